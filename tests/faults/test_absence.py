@@ -24,11 +24,12 @@ from tests.system.legs import Leg
 from workq import State, Times
 from workq.broker.rabbitmq.signs import RabbitMQSigns
 from workq.config import Settings
+from workq.diagnose.doctor import examine
 from workq.errors import InFlightUnavailable
 from workq.lab.servers import PostgreSQL, RabbitMQ
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.postgresql import SIGN_KEY
-from workq.ledger.signs import Signs, SignSession
+from workq.ledger.signs import NONE, Signs, SignSession
 from workq.recovery.absence import AbsenceWatch, watch_of
 from workq.stores import Stores
 from workq.values.certificate import ProofOfEnd
@@ -380,21 +381,29 @@ def test_nobody_watches_where_a_store_cannot_tell(tmp_path: Path, scene: Scene) 
     assert watch_of(scene.stores, scene.leg.app.settings) is None, "it is off by default"
 
 
-def test_who_may_not_give_a_sign_in_rabbitmq_says_so(rabbitmq_server: RabbitMQ) -> None:
-    user = "without-signs"
+def test_who_may_not_give_a_sign_in_rabbitmq_says_so_with_what_to_grant(
+    scene: Scene, rabbitmq_server: RabbitMQ, caplog: pytest.LogCaptureFixture
+) -> None:
+    user, theirs = "without-signs", r"^signs\.(q|turn|due|quarantine)\b"
     rabbitmq_server.ctl("add_user", user, "password")
-    rabbitmq_server.ctl("set_permissions", user, "^nothing$", ".*", ".*")
+    rabbitmq_server.ctl("set_permissions", user, theirs, ".*", ".*")
     url = rabbitmq_server.url.replace("guest:guest", f"{user}:password")
+    grant = rf"rabbitmqctl set_permissions -p / {user} '^signs\."
+    settings = dataclasses.replace(scene.settings, broker=url, namespace="signs")
+    stores = dataclasses.replace(scene.stores, signs=RabbitMQSigns(url, namespace="signs"))
 
-    given = RabbitMQSigns(url, namespace="signs").give("three", heard_s=4.0)
+    giver = given_signs(stores, settings, by="three")
+    assert giver is not None
     try:
-        wait_until(given.is_refused, timeout_s=60.0, what="it is refused")
-        assert not given.is_given()
+        wait_until(lambda: grant in caplog.text, timeout_s=60.0, what="it says what to grant")
+        assert giver.told() == NONE
+        (found,) = [one.message for one in examine(settings) if "sign of life" in one.message]
+        assert grant in found
         rabbitmq_server.ctl("set_permissions", user, ".*", ".*", ".*")
-        wait_until(given.is_given, timeout_s=60.0, what="it is given")
-        assert not given.is_refused()
+        wait_until(lambda: bool(giver.told()), timeout_s=60.0, what="it is given")
+        assert not [one for one in examine(settings) if "sign of life" in one.message]
     finally:
-        given.close()
+        giver.close()
 
 
 def test_a_sign_in_rabbitmq_ends_with_its_connection(rabbitmq_server: RabbitMQ) -> None:

@@ -17,8 +17,8 @@ class GivenSign(Protocol):
         """Whether the broker has confirmed it, on the connection that is open now."""
         ...
 
-    def is_refused(self) -> bool:
-        """Whether the broker has refused it at last, as it does where a right is missing."""
+    def refusal(self) -> str | None:
+        """Why the broker has refused it at last, as where a right is missing, and what to grant; None: it has not."""
         ...
 
     def close(self) -> None:

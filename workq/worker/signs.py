@@ -78,7 +78,7 @@ class SignGiver:
 
     def told(self) -> str | None:
         """What the ledger may say of them: nothing new, until all are given; NONE where a store does not take one."""
-        if not self._signs.are_given or (self._broker is not None and self._broker.is_refused()):
+        if not self._signs.are_given or (self._broker is not None and self._broker.refusal() is not None):
             return NONE
         is_given = self._ledger.lasts_s > 0.0 and (self._broker is None or self._broker.is_given())
         return self._text if is_given else None
@@ -98,8 +98,12 @@ class SignGiver:
             self._broker.close()
 
     def _keep(self) -> None:
-        is_away = False
+        is_away = is_refused = False
         while True:
+            refusal = None if self._broker is None else self._broker.refusal()
+            if refusal is not None and not is_refused:
+                log.warning("signs.refused: %s", refusal)
+            is_refused = refusal is not None
             try:
                 self._ledger.keep()
                 is_away = False

@@ -21,6 +21,7 @@ from pika.exceptions import ChannelClosedByBroker
 from workq.broker.rabbitmq.browser import NOT_FOUND, RESOURCE_LOCKED
 from workq.broker.rabbitmq.connection import BACKOFF_MAX_S, Link
 from workq.broker.rabbitmq.nodes import Address, Nodes
+from workq.broker.rabbitmq.topology import ACCESS_REFUSED, grant_of, sign_queue
 from workq.errors import BrokerUnavailable
 
 CONNECT_S: Final = 3.0
@@ -43,7 +44,7 @@ class RabbitMQSigns:
         self._namespace = namespace
 
     def give(self, worker: str, *, heard_s: float) -> ExclusiveQueue:
-        return ExclusiveQueue(self._nodes(heard_s), self._queue(worker), name=f"workq sign {worker}")
+        return ExclusiveQueue(self._nodes(heard_s), self._namespace, worker)
 
     def reader(self, *, heard_s: float) -> ExclusiveQueues:
         return ExclusiveQueues(self._nodes(heard_s), self._queue)
@@ -52,24 +53,25 @@ class RabbitMQSigns:
         return Nodes(self._address, heartbeat_s=heartbeat_s(heard_s), connect_s=CONNECT_S)
 
     def _queue(self, worker: str) -> str:
-        return f"{self._namespace}.sign.{worker}"
+        return sign_queue(self._namespace, worker)
 
 
 class ExclusiveQueue:
     """The sign of one worker."""
 
-    def __init__(self, nodes: Nodes, queue: str, *, name: str) -> None:
-        self._queue = queue
+    def __init__(self, nodes: Nodes, namespace: str, worker: str) -> None:
+        self._namespace = namespace
+        self._queue = sign_queue(namespace, worker)
         self._given = threading.Event()
-        self._is_refused = False
-        self._link = Link(nodes, self, name=name)
+        self._refusal: str | None = None
+        self._link = Link(nodes, self, name=f"workq sign {worker}")
         self._link.start()
 
     def is_given(self) -> bool:
         return self._given.is_set()
 
-    def is_refused(self) -> bool:
-        return self._is_refused
+    def refusal(self) -> str | None:
+        return self._refusal
 
     def close(self) -> None:
         self._link.close(within_s=CLOSE_S)
@@ -87,14 +89,22 @@ class ExclusiveQueue:
         channel.queue_declare(self._queue, exclusive=True, callback=lambda _frame: self._confirmed())
 
     def _confirmed(self) -> None:
-        self._is_refused = False
+        self._refusal = None
         self._given.set()
 
     def _refused(self, _channel: Channel, reason: Exception) -> None:
         self._given.clear()
         if isinstance(reason, ChannelClosedByBroker):
-            self._is_refused = reason.reply_code != RESOURCE_LOCKED  # else our former connection still has it
+            self._refusal = self._why(reason)
             self._link.recycle(str(reason))
+
+    def _why(self, reason: ChannelClosedByBroker) -> str | None:
+        if reason.reply_code == RESOURCE_LOCKED:
+            return None  # our former connection still has it
+        why = f"broker: queue {self._queue} is refused (RabbitMQ: {reason.reply_text})"
+        if reason.reply_code != ACCESS_REFUSED:
+            return why
+        return f"{why}. Grant it: {grant_of(self._namespace, reason.reply_text)}"
 
 
 class ExclusiveQueues:

@@ -56,6 +56,18 @@ AWAY_S: Final = 5.0
 _USER: Final = re.compile(r"in vhost '([^']*)' refused for user '([^']*)'")
 
 
+def sign_queue(namespace: str, worker: str) -> str:
+    """The queue that exists, exclusive to its connection, while a worker gives its sign of life."""
+    return f"{namespace}.sign.{worker}"
+
+
+def grant_of(namespace: str, reply_text: str) -> str:
+    """The command that gives a user all that producers and workers of this namespace need."""
+    vhost, user = found.groups() if (found := _USER.search(reply_text)) else ("VHOST", "USER")
+    ours = f"^{re.escape(namespace)}\\."
+    return f"rabbitmqctl set_permissions -p {vhost} {user} '{ours}' '{ours}|^amq\\.default$' '{ours}'"
+
+
 @dataclass(frozen=True, slots=True)
 class Topology:
     """The names and arguments of one namespace."""
@@ -100,7 +112,7 @@ class Topology:
         if reply_code == ACCESS_REFUSED:
             return ConfigError(
                 f"broker: {name} may not be used by this user (RabbitMQ: {reply_text}). "
-                f"Grant it: {self.grant(reply_text)}"
+                f"Grant it: {grant_of(self.namespace, reply_text)}"
             )
         return ConfigError(
             f"broker: queue {name} {_REFUSED[reply_code]} (RabbitMQ: {reply_text}). workq never deletes a queue: "
@@ -111,12 +123,6 @@ class Topology:
         """The queue that is on a node that is away, if the broker's refusal says so."""
         found = _OFFENDER.search(reply_text) if reply_code == 404 and _AWAY.search(reply_text) else None
         return found[1] if found else None
-
-    def grant(self, reply_text: str) -> str:
-        """The command that gives a user all that producers and workers of this namespace need."""
-        vhost, user = found.groups() if (found := _USER.search(reply_text)) else ("VHOST", "USER")
-        ours = f"^{re.escape(self.namespace)}\\."
-        return f"rabbitmqctl set_permissions -p {vhost} {user} '{ours}' '{ours}|^amq\\.default$' '{ours}'"
 
     def why(self, reason: Exception) -> str:
         """Why the broker has closed a channel."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from workq.config import LEDGER, Settings, masked
+from workq.diagnose.doctor.absence import why_unwatched
 from workq.diagnose.doctor.check import Check, Level
 from workq.diagnose.doctor.host import require
 from workq.errors import BrokerUnavailable
@@ -72,6 +73,13 @@ def look(settings: Settings, queues: tuple[str, ...]) -> Iterator[Check]:
     if missing is not None:
         yield Check("broker", Level.ERROR, missing)
         return
+    unsigned = None if why_unwatched(settings) is not None else _missing_sign(settings.namespace, nodes)
+    if unsigned is not None:
+        yield Check(
+            "broker",
+            Level.WARNING,
+            f"workers cannot give their sign of life, and a dead host is found late: {unsigned}",
+        )
     yield from _declared(topology, nodes, queues)
     yield from management.look(topology, answering, queues)
 
@@ -110,6 +118,16 @@ def _missing_right(topology: Any, nodes: Nodes) -> str | None:
 
     code = _asked(nodes, ask, reasons)
     return str(topology.refusal(code, reasons[0])) if code else None
+
+
+def _missing_sign(namespace: str, nodes: Nodes) -> str | None:
+    """Why this user may not give the sign of life of a worker, and what to grant; None: it may."""
+    from workq.broker.rabbitmq.topology import ACCESS_REFUSED, grant_of, sign_queue
+
+    name = sign_queue(namespace, f"doctor-{secrets.token_hex(8)}")
+    reasons: list[str] = []
+    code = _asked(nodes, lambda channel, done: channel.queue_declare(name, exclusive=True, callback=done), reasons)
+    return f"{reasons[0]}. Grant it: {grant_of(namespace, reasons[0])}" if code == ACCESS_REFUSED else None
 
 
 def _declared(topology: Any, nodes: Nodes, queues: Sequence[str]) -> Iterator[Check]:
