@@ -26,22 +26,28 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import Row, Select, select, text
 
 from tests.faults.kafka_harm import HARMS, KafkaHarm
 from tests.faults.kafka_topic import Topic
 from tests.faults.kafka_witness import HintWitness
 from tests.faults.steady_producer import PLAIN, SteadyProducer
+from tests.stores import database_of
 from tests.system.fleet import Fleet, wait_until
 from tests.system.legs import Leg
 from workq import State
 from workq.broker.kafka.topics import TopicNames
+from workq.cli.exits import DONE, FAILED
+from workq.errors import BrokerUnavailable
 from workq.lab.servers import start_postgres, start_redis
 from workq.lab.servers.kafka_cluster import KafkaCluster, start_kafka_cluster
 from workq.recovery.sweep import sweep
+from workq.values.codec import new_task_id
 
 HELD_S = 5.0
+ASK_EVERY_S = 0.2
 LONG_S = 120.0
 PROVED_S = 40.0
 ALL_S = 600.0
@@ -51,6 +57,8 @@ DIVIDE = 4.0
 """Of the default times."""
 AT_ONCE = (2000, 1, 20, 3)
 """How many tasks are enqueued by a call, in turns."""
+SHARE_MIN = 400
+"""So many are enqueued for each fault, also where the steady producer has enqueued all that were asked for."""
 FEW = (4,)
 LOSE_HINTS = ("delete records", "delete topic", "make topic anew", "unclean election")
 SLOW_S = 0.02
@@ -108,7 +116,7 @@ class ChaosFigures:
     """Of an `alone: ` fault: how many tasks got no other hint in time."""
     hints_left: int = 0
     crashed: list[str] = field(default_factory=list)
-    """What was said of consumer processes that ended in their C code: librdkafka asserts much."""
+    """What was said of processes that ended in their C code: librdkafka asserts much."""
     took_s: float = 0.0
     steps: list[ChaosStep] = field(default_factory=list)
 
@@ -126,8 +134,8 @@ class ChaosFigures:
                 self.proved_wrongly > TOO_MANY * self.missing
             ),
             f"hints that were not sent again: {self.unsent}": bool(self.unsent),
-            f"{self.hints_left} hints that nobody is done with": self.hints_left > 0,
-            f"consumer processes crashed: {self.crashed}": bool(self.crashed),
+            f"{self.hints_left} hints that nobody is done with": self.hints_left != 0,
+            f"processes crashed: {self.crashed}": bool(self.crashed),
         }
         return [what for what, is_so in told.items() if is_so]
 
@@ -187,6 +195,7 @@ class ChaosTrial:
     def __init__(self, leg: Leg, cluster: KafkaCluster, tell: Callable[[str], None], *, held_s: float) -> None:
         self.figures = ChaosFigures()
         self._leg = leg
+        self._tables = database_of(leg.app).tables
         self._tell = tell
         self._held_s = held_s
         self._names = TopicNames(leg.app.settings.namespace)
@@ -200,7 +209,11 @@ class ChaosTrial:
         self._fleets: list[Fleet] = []
         self._fleet = self._new_fleet()
         self._harm = KafkaHarm(
-            cluster, self._topic, self._names.group, fleet=lambda: self._fleet, write=lambda: self._write(FEW)
+            cluster,
+            self._topic,
+            self._names.group,
+            fleet=lambda: self._fleet,
+            write=lambda: self._write_into_kafka(FEW),
         )
         self._producer = SteadyProducer(leg)
         self._wait_for_start(0.0)
@@ -215,18 +228,18 @@ class ChaosTrial:
         """One fault, from before it until all is well again; so many tasks are enqueued by then."""
         what = step.removeprefix(ALONE)
         is_alone = what != step
-        self._share = max(0, until - self.recorded)
+        self._share = max(SHARE_MIN, until - self.recorded)
         self._task_s = SLOW_S if step in LOSE_HINTS else 0.0
         before = self._witness.missing.copy()
         with self._nobody() if is_alone else contextlib.nullcontext():
-            self._write(AT_ONCE)
+            (self._write_into_kafka if is_alone else self._write)(AT_ONCE)
             began = time.time()
             with self._harm.struck(what):
                 if is_alone:
                     self._prove(before)
                 else:
-                    self._go_on(began)
-        self._go_on(began if is_alone else time.time())
+                    self._go_on(began, held_s=self._held_s)
+        self._go_on(began if is_alone else time.time(), held_s=0.0)
         self._harm.wait_whole()
         self._wait_for_start(time.time())
         self._witness.take_stock()
@@ -234,20 +247,37 @@ class ChaosTrial:
 
     @contextlib.contextmanager
     def _nobody(self) -> Iterator[None]:
-        """No worker is there, and nothing more is enqueued."""
+        """No worker is there, and nothing more is enqueued. What was enqueued is done, and all hints were read.
+
+        No marker overtakes a delayed hint that is due and still a row, and without a supervisor nobody moves it.
+        """
         with self._producer.held():
-            self._fleet.terminate()
-            self._fleet.wait(LONG_S)
+            self._leg.wait_settled(timeout_s=ALL_S)
+            delayed = select(self._tables.hint.c.id)
+            wait_until(lambda: not self._rows(delayed), timeout_s=LONG_S, what="no delayed hint is left")
+            self._wait_read()
+            self._end_fleet()
             yield
         self._fleet = self._new_fleet()
 
-    def _go_on(self, since: float) -> None:
-        """Enqueue half of what is left of the share, until a task that was enqueued since then has started."""
+    def _go_on(self, since: float, *, held_s: float) -> None:
+        """Enqueue half of what is left of the share, until a task that was enqueued since then has started, and for so
+        long at least."""
         writing = threading.Thread(target=self._write, args=[AT_ONCE])
         writing.start()
         self._wait_for_start(since)
-        time.sleep(max(0.0, since + self._held_s - time.time()))
+        self._ask_of_positions(until=since + held_s)
         writing.join()
+
+    def _ask_of_positions(self, *, until: float) -> None:
+        """As a sweep does, again and again: librdkafka can end a process that asks while a coordinator moves."""
+        broker = self._leg.app.stores.broker
+        while time.time() < until:
+            with contextlib.suppress(BrokerUnavailable):
+                position = broker.position(QUEUE)
+                assert position is not None
+                broker.has_passed(QUEUE, position)
+            time.sleep(ASK_EVERY_S)
 
     def end(self, records: int) -> ChaosFigures:
         """Enqueue what is left of so many, wait for everything, and judge it."""
@@ -256,16 +286,24 @@ class ChaosTrial:
         self._leg.wait_settled(timeout_s=ALL_S)
         found = self.figures
         found.took_s = time.monotonic() - self._began
-        broker = self._leg.app.stores.broker
         with contextlib.suppress(AssertionError):  # the figure says so
-            wait_until(lambda: broker.depths([QUEUE])[QUEUE].ready == 0, timeout_s=LONG_S, what="no hint is left")
-        found.hints_left = broker.depths([QUEUE])[QUEUE].ready
+            self._wait_read()
+        found.hints_left = self._hints_left()
         self._witness.take_stock()
-        self._fleet.terminate()  # it tells how many tasks it has found
-        self._fleet.wait(LONG_S)
+        self._end_fleet()  # it tells how many tasks it has found
         self._witness.close()
         self._judge()
         return found
+
+    def _wait_read(self) -> None:
+        wait_until(lambda: self._hints_left() == 0, timeout_s=LONG_S, what="no hint is left")
+
+    def _hints_left(self) -> int:
+        """How many of them the group is not done with; -1: nobody answers."""
+        try:
+            return self._leg.app.stores.broker.depths([QUEUE])[QUEUE].ready
+        except BrokerUnavailable:
+            return -1
 
     def close(self) -> None:
         """End what runs. Repeatable."""
@@ -282,6 +320,13 @@ class ChaosTrial:
         self._fleets.append(self._leg.fleet(processes=2, threads=4))
         return self._fleets[-1]
 
+    def _end_fleet(self) -> None:
+        """In order."""
+        self._fleet.terminate()
+        status = self._fleet.wait(LONG_S)
+        if status not in (DONE, FAILED):  # FAILED: a task was still running
+            self.figures.crashed.append(f"a supervisor ended with {status}")
+
     def _enqueue(self, count: int, pages: Sequence[int]) -> None:
         left, number = count, 0
         while left > 0:
@@ -297,6 +342,29 @@ class ChaosTrial:
         count = self._share // 2
         self._share -= count
         self._enqueue(count, pages)
+
+    def _write_into_kafka(self, pages: Sequence[int]) -> None:
+        """The same; it returns when their hints stand in Kafka, and the witness has seen them, or workers have them.
+
+        One that was sent later would stand in the topic after a fault, and with no worker there no position behind it
+        is ever passed.
+        """
+        first = new_task_id()
+        self._write(pages)
+        t = self._tables.task.c
+        mine = t.id.between(first, new_task_id()), t.state.in_([State.READY, State.WAITING])
+        waiting = select(t.id, t.published_at).where(*mine)
+
+        def is_there() -> bool:
+            sweep(self._leg.app.stores, self._leg.app.settings, only=["relay"])
+            rows = self._rows(waiting)
+            return all(row.published_at for row in rows) and {row.id for row in rows} <= self._witness.standing()
+
+        wait_until(is_there, timeout_s=LONG_S, what="all hints stand in Kafka")
+
+    def _rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
+        """What the ledger's tables say."""
+        return database_of(self._leg.app).ask(lambda tx: tx.execute(query).all())
 
     def _prove(self, missing: Counter[str]) -> None:
         """Sweep until each task whose hint is missing now, and was not before, has another one; and some times more."""
@@ -370,7 +438,7 @@ class ChaosTrial:
             if extra > charges.total():
                 found.unexplained.append(task_id)
         said = [line for fleet in self._fleets for line in fleet.text().splitlines()]
-        found.crashed = [line for line in said if " supervisor.child_died " in line and CRASHED.search(line)]
+        found.crashed += [line for line in said if " supervisor.child_died " in line and CRASHED.search(line)]
         found.unexplained += [one.task_id for one in self._producer.enqueued if not starts[one.task_id]]
         witness, proved = self._witness, self._spy.proved()
         found.hints_seen, found.offsets_missing = witness.seen, witness.offsets_missing

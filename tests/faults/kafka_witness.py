@@ -215,8 +215,9 @@ class HintWitness:
             with self._lock:
                 for one in found if topic_id == self._topic_id else ():
                     told = self._committed[one.partition]
-                    if one.error is None and one.offset >= 0 and (not told or told[-1][1] != one.offset):
-                        told.append((now, one.offset))
+                    offset = max(0, one.offset)  # of a topic that was deleted Kafka forgets them, a moment later
+                    if one.error is None and offset != (told[-1][1] if told else 0):
+                        told.append((now, offset))
         asker.close()
 
     # Under the lock
