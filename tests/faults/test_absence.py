@@ -28,7 +28,7 @@ from workq.diagnose.doctor import examine
 from workq.errors import InFlightUnavailable
 from workq.lab.servers import PostgreSQL, RabbitMQ
 from workq.ledger.engine.database import Database
-from workq.ledger.engine.postgresql import SIGN_KEY
+from workq.ledger.engine.postgresql import SIGN_KEY, SIGN_RIGHTS
 from workq.ledger.signs import NONE, Signs, SignSession
 from workq.recovery.absence import AbsenceWatch, watch_of
 from workq.stores import Stores
@@ -286,14 +286,18 @@ def test_a_ledger_that_ends_all_sessions_ends_no_worker(scene: Scene) -> None:
     assert scene.live() == {"two", "three", "is well"}
 
 
-def test_a_watch_that_has_missed_the_in_flight_store_begins_anew(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watch_that_has_missed_the_in_flight_store_says_so_once_and_begins_anew(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     signs = SignsOfLife.of(scene.settings)
     watch = scene.watch()
 
     with monkeypatch.context() as away:
         away.setattr(type(scene.stores.inflight), "_read", refused)
-        with pytest.raises(InFlightUnavailable):
-            watch.end_absent()
+        for _ in range(2):
+            with pytest.raises(InFlightUnavailable):
+                watch.end_absent()
+    assert [one.getMessage() for one in caplog.records if "watch." in one.message] == ["watch.waits: in-flight: away"]
     scene.worker("beats soon", signs=signs)
     scene.looks(watch, 14)
     assert scene.live() == {"beats soon"}
@@ -379,6 +383,30 @@ def test_nobody_watches_where_a_store_cannot_tell(tmp_path: Path, scene: Scene) 
 
     assert watch_of(sqlite.app.stores, watching(sqlite)) is None
     assert watch_of(scene.stores, scene.leg.app.settings) is None, "it is off by default"
+
+
+def test_who_may_not_give_a_sign_in_the_ledger_works_on_and_says_so(scene: Scene) -> None:
+    url = scene.settings.ledger
+    role = f"signless_{url.rpartition('/')[2]}"
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute(f'CREATE ROLE "{role}" LOGIN')
+        admin.execute(f'GRANT ALL ON ALL TABLES IN SCHEMA public TO "{role}"')
+        admin.execute(f"REVOKE EXECUTE ON FUNCTION {SIGN_RIGHTS[0]} FROM PUBLIC")
+    settings = dataclasses.replace(scene.settings, ledger=url.replace("//workq@", f"//{role}@"))
+    database = Database(settings.ledger, namespace=settings.namespace)
+    scene.stack.callback(database.close)
+    signs = Signs(database)
+
+    session = signs.give("three", heard_s=4.0)
+    scene.stack.callback(session.close)
+    session.keep()
+
+    w = database.tables.worker
+    assert database.ask(lambda tx: tx.execute(select(w.c.id)).all()) == []
+    assert not signs.are_given
+    assert signs.refusal is not None
+    assert f"Grant this user EXECUTE on {SIGN_RIGHTS[0]}" in signs.refusal
+    assert any(f"may not call {SIGN_RIGHTS[0]}:" in one.message for one in examine(settings))
 
 
 def test_who_may_not_give_a_sign_in_rabbitmq_says_so_with_what_to_grant(

@@ -40,7 +40,17 @@ class Signs:
     @property
     def are_given(self) -> bool:
         """Whether sessions of this database can give a sign. Known once one was opened."""
-        return self._database.dialect == "postgresql" and not self._database.is_pooled
+        database = self._database
+        return database.dialect == "postgresql" and not database.is_pooled and database.sign_refusal is None
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the server refuses the sign of this process, and what to grant; None: it does not."""
+        from workq.ledger.engine.postgresql import SIGN_RIGHTS
+
+        reason = self._database.sign_refusal
+        cure = f"Grant this user EXECUTE on {' and '.join(SIGN_RIGHTS)}, and restart"
+        return None if reason is None else f"ledger: {reason}. {cure}"
 
     @property
     def back_s(self) -> float:
@@ -52,7 +62,7 @@ class Signs:
         """Let each session of this process give the sign of `worker`, and one session more. Needs `are_given`."""
         from workq.ledger.engine.postgresql import SessionSign
 
-        self._database.give_sign(SessionSign(worker, heard_s))
+        self._database.give_sign(SessionSign(worker, heard_s, self._database.refuse_sign))
         return SignSession(self._database)
 
     def watch(self, *, heard_s: float, clock: Callable[[], float] = time.monotonic) -> SignSession:
@@ -60,7 +70,7 @@ class Signs:
         from workq.ledger.engine.postgresql import SessionSign
 
         if not self._database.gives_sign:
-            self._database.give_sign(SessionSign(None, heard_s))
+            self._database.give_sign(SessionSign(None, heard_s, self._database.refuse_sign))
         return SignSession(self._database, clock=clock)
 
 

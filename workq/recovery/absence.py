@@ -73,7 +73,7 @@ class AbsenceWatch:
         self._first: dict[str, float] = {}
         """Since when each worker is absent, in a series of looks."""
         self._looked_at = clock()
-        self._is_braked = False
+        self._is_braked = self._is_waiting = False
 
     @property
     def every_s(self) -> float:
@@ -95,10 +95,14 @@ class AbsenceWatch:
             absent = self._absent()
             leases = self._stores.inflight.leases() if absent else {}
             decided = self._decided(absent if self._is_inflight_steady() else [], leases, now)
-        except Unavailable:
+        except Unavailable as error:
             self._first.clear()
             self._missed_at = self._clock()
+            if not self._is_waiting:
+                log.warning("watch.waits: %s", error)
+            self._is_waiting = True
             raise
+        self._is_waiting = False
         for one, absence_s in decided:
             self._end(one, absence_s, done)
         return done

@@ -100,7 +100,7 @@ class SignGiver:
     def _keep(self) -> None:
         is_away = is_refused = False
         while True:
-            refusal = None if self._broker is None else self._broker.refusal()
+            refusal = self._signs.refusal or (None if self._broker is None else self._broker.refusal())
             if refusal is not None and not is_refused:
                 log.warning("signs.refused: %s", refusal)
             is_refused = refusal is not None

@@ -20,6 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from workq.config import Settings, masked
 from workq.config.sqlite import is_there, sqlite_file
 from workq.diagnose.doctor import host
+from workq.diagnose.doctor.absence import why_unwatched
 from workq.diagnose.doctor.check import Check, Level, line
 from workq.diagnose.doctor.host import require, skew
 from workq.errors import SchemaMismatch
@@ -86,6 +87,8 @@ def look(settings: Settings) -> Iterator[Check]:
         yield from _clock(database)
         with database.read() as tx:
             yield from checks(tx, database)
+            if why_unwatched(settings) is None and not database.is_pooled:
+                yield from sign_rights(tx)
         try:
             migrate.require_current(database)
             version = migrate.status(database).version
@@ -95,6 +98,21 @@ def look(settings: Settings) -> Iterator[Check]:
             yield Check("ledger", Level.ERROR, line(error))
     finally:
         database.close()
+
+
+def sign_rights(tx: Connection) -> Iterator[Check]:
+    """Whether this user may give the sign of life of a worker, and look for those of others. On PostgreSQL."""
+    from workq.ledger.engine.postgresql import SIGN_RIGHTS
+
+    may = "SELECT has_function_privilege(%s, 'EXECUTE')"
+    missing = [one for one in SIGN_RIGHTS if not tx.exec_driver_sql(may, (one,)).scalar()]
+    if missing:
+        yield Check(
+            "ledger",
+            Level.WARNING,
+            f"this user may not call {' and '.join(missing)}: signs of life are not given or not looked for, and a "
+            "dead host is found by its leases alone; grant it EXECUTE on that, and restart the workers",
+        )
 
 
 def _clock(database: Database) -> Iterator[Check]:

@@ -84,6 +84,8 @@ class Database:
         """The threads that are inside of `transaction`."""
         self.is_pooled = False
         """A pooler answered on one of its connections: every statement is in a transaction (see postgresql.py)."""
+        self.sign_refusal: str | None = None
+        """Why one of its sessions may not give its sign of life. Then none of this process counts any more."""
         self._sign: SessionSign | None = None
         self.engine = self._open()
         self._commits_itself = self._open(commits_itself=True) if self.dialect == "postgresql" else None
@@ -100,6 +102,10 @@ class Database:
         self._sign = sign
         for engine in self.engines:
             engine.dispose()  # those that are open give none
+
+    def refuse_sign(self, reason: str) -> None:
+        """A session may not give its sign, and those that are opened from now on do not try."""
+        self.sign_refusal, self._sign = reason, None
 
     @property
     def gives_sign(self) -> bool:

@@ -32,6 +32,8 @@ POOLED: Final = "workq_pooled"
 """In the `info` of a connection: a pooler answers on it."""
 
 
+SIGN_RIGHTS: Final = ("pg_advisory_lock_shared(bigint)", "pg_try_advisory_xact_lock(bigint)")
+"""What gives a sign of life, and what looks for those of others. Everybody may call them, unless it was revoked."""
 SIGN_KEY: Final = "hashtextextended({}, 0)"
 """The number of the lock that is the sign of life of a worker, of its id."""
 
@@ -42,12 +44,24 @@ class SessionSign:
 
     `heard_s`: when the server has heard nothing for so long, it ends the session, and the sign with it. Without a
     `worker` that alone: else the sessions of a dead host would use up `max_connections` for two hours.
+
+    `on_refused` is told why a session may not give it, such as for want of a right. The session is used without it.
     """
 
     worker: str | None
     heard_s: float
+    on_refused: Callable[[str], None]
 
     def give(self, raw: psycopg.Connection[Any]) -> None:
+        """Nothing is under way on the connection."""
+        try:
+            self._give(raw)
+            raw.commit()
+        except (psycopg.ProgrammingError, psycopg.NotSupportedError) as error:
+            raw.rollback()
+            self.on_refused(next(iter(str(error).splitlines()), type(error).__name__))
+
+    def _give(self, raw: psycopg.Connection[Any]) -> None:
         """Where the server is reached by a socket of its host, its kernel tells without these limits."""
         idle_s = max(1, int(self.heard_s / 2))
         limits = {
@@ -114,9 +128,9 @@ def keep_set(
                 on_pooled()
             else:
                 raw.execute(for_session)
+                raw.commit()
                 if (given := sign()) is not None:
                     given.give(raw)
-                raw.commit()
         except BaseException:
             raw.close()  # the pool does not know it yet
             raise
