@@ -409,6 +409,16 @@ def test_who_may_not_give_a_sign_in_the_ledger_works_on_and_says_so(scene: Scene
     assert any(f"may not call {SIGN_RIGHTS[0]}:" in one.message for one in examine(settings))
 
 
+def test_doctor_counts_those_whose_absence_is_seen(scene: Scene) -> None:
+    scene.worker("one", signs=SignsOfLife.of(scene.settings))
+    scene.worker("of other stores", signs=SignsOfLife("x", 30.0, 8.0))
+    scene.worker("of an older version", signs=None)
+
+    (said,) = [one.message for one in examine(scene.settings) if "signs of life" in one.message]
+
+    assert said.startswith("1 of 3 live workers give signs of life in these stores: the others have other settings")
+
+
 def test_who_may_not_give_a_sign_in_rabbitmq_says_so_with_what_to_grant(
     scene: Scene, rabbitmq_server: RabbitMQ, caplog: pytest.LogCaptureFixture
 ) -> None:

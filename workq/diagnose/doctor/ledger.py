@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from workq.config import Settings, masked
 from workq.config.sqlite import is_there, sqlite_file
 from workq.diagnose.doctor import host
-from workq.diagnose.doctor.absence import why_unwatched
+from workq.diagnose.doctor.absence import signs_given, why_unwatched
 from workq.diagnose.doctor.check import Check, Level, line
 from workq.diagnose.doctor.host import require, skew
 from workq.errors import SchemaMismatch
@@ -93,6 +93,9 @@ def look(settings: Settings) -> Iterator[Check]:
             migrate.require_current(database)
             version = migrate.status(database).version
             yield Check("ledger", Level.OK, f"schema version {version}, namespace {settings.namespace!r}")
+            if why_unwatched(settings) is None:
+                with database.read() as tx:
+                    yield from signs_given(tx, database, settings)
             yield from host.exposed_ledger(database)
         except SchemaMismatch as error:
             yield Check("ledger", Level.ERROR, line(error))
