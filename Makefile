@@ -71,7 +71,7 @@ long: $(FULL) servers ## the figures at full size: kills, losses, audits, order,
 	@echo "long: the contracts on PostgreSQL through PgBouncer; the system tests at full size; prints what it measured"
 	@$(BIN)/pytest --require=all --pooled --numprocesses=2 tests/contract -k PostgreSQL
 	@$(BIN)/pytest --require=all --long --timeout=1800 -rP -p no:randomly $(LONG)
-	@$(BIN)/pytest --require=all --long --timeout=1800 -rP tests/contract/test_ledger_contract.py -k moment_in_which_it_is_due
+	@$(BIN)/pytest --require=all --long --timeout=1800 -rP tests/contract/test_ledger_contract.py -k "moment_in_which_it_is_due or keep_the_rules or keeps_the_rules"
 
 .PHONY: test-newer
 test-newer: $(FULL) servers ## contracts, faults and certify on the servers of Debian 13, in a folder (SUITE=forky ONLY=RabbitMQ,certify; root)

@@ -361,9 +361,8 @@ class TestSurroundings:
         assert "-v" in one_line(ran.err)
 
 
-@pytest.mark.parametrize("instant", ["@1970-01-02 00:00:00", "@2100-01-02 00:00:00"])
 def test_a_host_clock_that_cannot_be_right_is_told_and_the_ledgers_decides(
-    tmp_path: Path, postgres_server: PostgreSQL, instant: str
+    tmp_path: Path, postgres_server: PostgreSQL
 ) -> None:
     """B18: what a host in 1970 or 2100 enqueues is due now, because PostgreSQL says when now is."""
     if shutil.which("faketime") is None:
@@ -377,23 +376,25 @@ def test_a_host_clock_that_cannot_be_right_is_told_and_the_ledgers_decides(
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
     }
 
-    def run(*args: str, wrong: bool) -> subprocess.CompletedProcess[str]:
-        command = [*(("faketime", "-f", instant) if wrong else ()), sys.executable, "-m", "workq", *args]
+    def run(*args: str, at: str | None = None) -> subprocess.CompletedProcess[str]:
+        wrong = () if at is None else ("faketime", "-f", f"@{at} 00:00:00")
+        command = [*wrong, sys.executable, "-m", "workq", *args]
         return subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=BOUND_S)
 
-    migrated = run("db", "migrate", wrong=True)
-    recorded = run("enqueue", "shop.add", "a=1", "b=2", wrong=True)
-    counted = run("status", "-o", "json", wrong=True)
-    worked = run("worker", "--drain", wrong=False)
-    listed = run("task", "ls", "-o", "json", wrong=False)
-
+    migrated = run("db", "migrate", at="1970-01-02")
     assert migrated.returncode == 0, migrated.stderr
-    assert recorded.returncode == 0, recorded.stderr
-    assert f"warning: this host's clock says {instant[1:11]}" in recorded.stderr
-    assert 0.0 <= json.loads(counted.stdout)["oldest_ready_s"] < 60.0
+    for day in ("1970-01-02", "2100-01-02"):
+        recorded = run("enqueue", "shop.add", "a=1", "b=2", at=day)
+        counted = run("status", "-o", "json", at=day)
+        assert recorded.returncode == 0, recorded.stderr
+        assert f"warning: this host's clock says {day}" in recorded.stderr
+        assert 0.0 <= json.loads(counted.stdout)["oldest_ready_s"] < 60.0
+    worked = run("worker", "--drain")
+    listed = run("task", "ls", "-o", "json")
+
     assert worked.returncode == 0, worked.stderr
     assert "clock" not in worked.stderr
-    assert '"succeeded"' in listed.stdout
+    assert listed.stdout.count('"succeeded"') == 2
 
 
 @pytest.mark.parametrize("command", [("worker", "--app", "shop:wq"), ("demo", "reindex")], ids=" ".join)

@@ -34,7 +34,9 @@ def _one(connection: Connection) -> int:
 
 
 class TestSQLite(OnSQLite, LedgerContract):
-    @pytest.mark.parametrize("seed", range(100, 115))
+    @pytest.mark.parametrize(
+        "seed", [pytest.param(seed, marks=[pytest.mark.only_long] if seed > 103 else []) for seed in range(100, 115)]
+    )
     def test_longer_sequences_of_operations_keep_the_rules(self, ledger: Ledger, database: Database, seed: int) -> None:
         Walk(ledger, database, seed).run(steps=300)
 

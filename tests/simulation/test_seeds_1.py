@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulation.run import check
 
-FIRST, CHUNKS, SEEDS = 1, 10, 5
+FIRST, CHUNKS, SEEDS = 1, 5, 5
 
 
 @pytest.mark.parametrize("first", [FIRST + SEEDS * chunk for chunk in range(CHUNKS)])

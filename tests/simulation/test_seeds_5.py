@@ -9,7 +9,7 @@ import pytest
 from tests.simulation.run import check
 from tests.simulation.world import OWNED_FROM, Plan
 
-CHUNKS, SEEDS = 6, 5
+CHUNKS, SEEDS = 3, 5
 
 
 def owned() -> list[int]:

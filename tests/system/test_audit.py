@@ -804,7 +804,7 @@ def traffic(fast_leg: Leg) -> Iterator[Leg]:
 
 
 def test_an_audit_beside_a_busy_fleet_has_no_finding(traffic: Leg, long_run: bool) -> None:
-    until = time.monotonic() + (120.0 if long_run else 12.0)
+    until = time.monotonic() + (120.0 if long_run else 0.0)
     number = tasks = 0
     while time.monotonic() < until or number < 4:
         audited = audit(traffic.app.stores, traffic.app.settings, is_scan=number % 2 == 0, wait_s=60.0)

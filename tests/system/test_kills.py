@@ -59,7 +59,7 @@ def recoveries_s(leg: Leg, killed: dict[int, datetime]) -> list[float]:
 def test_nothing_is_lost_while_a_worker_process_is_killed_every_second(
     leg_name: str, open_leg: OpenLeg, long_run: bool
 ) -> None:
-    count, kills = (10_000, 20) if long_run else (3_000, 6)
+    count, kills = (10_000, 20) if long_run else (1_500, 3)
     leg = open_leg(leg_name)
     with leg.fleet(processes=2, threads=4) as fleet:
         leg["note"].enqueue_many({"number": number, "seconds": 0.012} for number in range(count))

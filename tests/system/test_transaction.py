@@ -25,7 +25,7 @@ from workq.errors import Refused
 from workq.ledger import Unpublished
 
 CRASHES_LONG = 10_000
-CRASHES_SHORT = 60
+CRASHES_SHORT = 36
 BANKS = 2
 """Processes at once, each with its own transfers."""
 
