@@ -59,6 +59,7 @@ SERVERS = ("rabbitmq", "redis", "postgres", "mysql", "pgbouncer", "kafka", "arte
 _used = pytest.StashKey[list[str]]()
 _machine = pytest.StashKey[Standstill]()
 _lender = pytest.StashKey[Lender]()
+_whole = pytest.StashKey[frozenset[str]]()
 _LENT_BY: Final = "lender"
 """Under which name a process of a distributed run is told of the lender."""
 
@@ -154,9 +155,12 @@ def pytest_runtest_makereport(
     return report
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Starting processes is what the suite spends most of its time with: what is marked does it on one leg alone, or
     in the long run alone."""
+    if [Path(one).name for one in config.args] == ["tests"]:
+        config.stash[_whole] = frozenset(item.nodeid for item in items)
     if config.getoption("--long"):
         return
     left_out = [item for item in items if item.get_closest_marker("only_long")]
@@ -247,6 +251,12 @@ class Private:
             pytest.skip(str(missing))
         self.used.append(f"{server.name} {server.version}")
         return server
+
+
+@pytest.fixture(scope="session")
+def every_test(pytestconfig: pytest.Config) -> frozenset[str] | None:
+    """The names of all tests that there are, on all legs; None where not all were collected."""
+    return pytestconfig.stash.get(_whole, None)
 
 
 @pytest.fixture(scope="session")
