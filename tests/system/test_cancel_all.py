@@ -17,6 +17,7 @@ PAGE = 1000
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.one_leg
 def test_of_many_that_are_cancelled_while_workers_run_them_none_starts_afterwards(
     fast_leg: Leg, long_run: bool
 ) -> None:

@@ -173,6 +173,7 @@ def test_a_second_behind_an_hour_is_on_time(leg: Leg) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("deed", ["cancel", "reschedule"])
+@pytest.mark.one_leg
 def test_raced_against_the_due_moment_a_deed_has_exactly_one_outcome(leg: Leg, deed: str, long_run: bool) -> None:
     count, spread_s, later_s = (1_000, 20.0, 4.0) if long_run else (60, 3.0, 2.0)
     rng = random.Random(SEED)

@@ -83,6 +83,7 @@ def followers(leg: Leg) -> Counter[str]:
     return Counter(line.what for line in leg.testimony() if line.what in ("complete", "success", "failure", "cancel"))
 
 
+@pytest.mark.one_leg
 def test_killed_in_the_middle_of_the_split_it_makes_no_subtask_twice_and_leaves_none_out(
     leg: Leg, stamp: Job, long_run: bool
 ) -> None:
@@ -142,6 +143,7 @@ def test_under_kills_the_counts_add_up_and_what_follows_runs_once(
     print(f"{leg.name}: {total} items, {kills} kills of {processes} processes, {row.retried} items tried again")
 
 
+@pytest.mark.one_leg
 def test_what_is_added_from_inside_is_there_once_and_the_job_ends_after_all_that_is_nested_in_it(leg: Leg) -> None:
     """Under kills, with a handler of which three calls in ten fail when they have added all they had; and what follows
     its end kills its process the first time."""

@@ -16,6 +16,7 @@ from workq.order.ledger.order import Order
 
 
 @pytest.mark.timeout(1500)
+@pytest.mark.one_leg
 def test_tasks_of_a_key_run_in_order_and_one_at_a_time_while_workers_are_killed(fast_leg: Leg, long_run: bool) -> None:
     leg = fast_leg
     keys, each, kills = (1000, 100, 20) if long_run else (20, 8, 3)

@@ -54,6 +54,7 @@ def check(leg: Leg, row: JobRow) -> int:
     return len(found) - len(shelves)
 
 
+@pytest.mark.one_leg
 def test_under_kills_every_step_stands_once(fast_leg: Leg, fill: Job, long_run: bool) -> None:
     leg, total = fast_leg, 20_000 if long_run else 1_000
     processes, kills = (6, 40) if long_run else (2, 2)

@@ -50,6 +50,7 @@ def run(leg: Leg, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(("tool", "patched"), [("gevent", "threading, socket"), ("eventlet", "thread, socket")])
+@pytest.mark.one_leg
 def test_a_patched_web_process_enqueues_and_a_patched_worker_says_what_to_do(leg: Leg, tool: str, patched: str) -> None:
     enqueuing = run(leg, "-c", ENQUEUING.replace("PATCH", PATCHES[tool]).replace("SPAWN", SPAWNS[tool]))
     assert enqueuing.returncode == 0, enqueuing.stderr

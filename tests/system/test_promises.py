@@ -160,6 +160,7 @@ def test_enqueue_many_streams_in_constant_memory(tmp_path: Path, long_run: bool)
     assert peak_mib < 150
 
 
+@pytest.mark.one_leg
 def test_a_worker_stays_flat_in_memory(leg: Leg, long_run: bool) -> None:
     """After a first part, in which pools and caches fill, the rest adds next to nothing."""
     first, rest = (20_000, 180_000) if long_run else (4_000, 8_000)

@@ -139,6 +139,7 @@ def test_no_more_are_sent_in_a_time_than_an_endpoint_takes(leg: Leg, outbox: Out
     assert came["limited"][-1] - came["limited"][0] > 1.5, "thirty at ten a second take two; some room for what is late"
 
 
+@pytest.mark.one_leg
 def test_while_workers_are_killed_nothing_is_lost_and_a_repetition_has_the_same_id(
     leg: Leg, outbox: Outbox, long_run: bool
 ) -> None:
