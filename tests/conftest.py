@@ -273,6 +273,22 @@ def rabbitmq_server(private: Private) -> Iterator[RabbitMQ]:
 
 
 @pytest.fixture(scope="session")
+def mortal(private: Private) -> Iterator[RabbitMQ]:
+    """The one of `mortal_rabbitmq`, as the last test has left it."""
+    with private(start_rabbitmq) as server:
+        yield server
+        server.kill()  # an orderly end takes a second, for nothing
+
+
+@pytest.fixture
+def mortal_rabbitmq(mortal: RabbitMQ) -> RabbitMQ:
+    """A RabbitMQ of this process, which a test may kill, wipe and change, if it undoes what it has changed. It runs."""
+    if not mortal.is_running:
+        mortal.start()
+    return mortal
+
+
+@pytest.fixture(scope="session")
 def redis_server(private: Private) -> Iterator[Redis]:
     """The run's Redis. Use keys with a prefix of your own."""
     with private(start_redis) as server:

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from tests.faults.intruder import intruder
-from tests.faults.rabbitmq import server, shared_server
+from tests.faults.rabbitmq import server
 from tests.faults.receivers import certificate
 from tests.faults.ways_in import way_in
 from tests.system.conftest import fast_leg, leg, open_leg
 
-__all__ = ["certificate", "fast_leg", "intruder", "leg", "open_leg", "server", "shared_server", "way_in"]
+__all__ = ["certificate", "fast_leg", "intruder", "leg", "open_leg", "server", "way_in"]
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pika
@@ -11,26 +11,17 @@ import pika.data
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from tests.conftest import Private
-from workq.lab.servers import RabbitMQ, start_rabbitmq
+from workq.lab.servers import RabbitMQ
 
 T = TypeVar("T")
 FULL = '{"max-length":1,"overflow":"reject-publish"}'
 """A policy: a queue takes one message, or two."""
 
 
-@pytest.fixture(scope="module")
-def shared_server(private: Private) -> Iterator[RabbitMQ]:
-    with private(start_rabbitmq) as server:
-        yield server
-
-
 @pytest.fixture
-def server(shared_server: RabbitMQ) -> RabbitMQ:
-    """Running, whatever the test before did."""
-    if not shared_server.is_running:
-        shared_server.start()
-    return shared_server
+def server(mortal_rabbitmq: RabbitMQ) -> RabbitMQ:
+    """One that may be harmed. It runs, whatever the test before did."""
+    return mortal_rabbitmq
 
 
 def ask(server: RabbitMQ, question: Callable[[BlockingChannel], T]) -> T:

@@ -155,7 +155,7 @@ def test_hints_that_a_killed_broker_lost_between_two_queues_of_the_delays_run_al
     leg: Leg, server: RabbitMQ
 ) -> None:
     """F41: it dies while hundreds expire; what was under way from one queue to the next is not promised by it."""
-    count = 800
+    count = 400
     with leg.fleet(processes=2, threads=4):
         enqueue(leg, 1)
         leg.wait_settled(timeout_s=30)

@@ -104,14 +104,11 @@ class Managed:
 @pytest.fixture(scope="module")
 def rabbitmq(private: Private, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Managed]:
     """One for this file: Debian's has the plugin, and the private servers run without it."""
-    with private(start_rabbitmq) as server:
-        server.kill()
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        (server.folder / "enabled_plugins").write_text("[rabbitmq_management].\n")
-        server.options = (f"management.tcp.port = {port}", "management.tcp.ip = 127.0.0.1")
-        server.start()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    options = (f"management.tcp.port = {port}", "management.tcp.ip = 127.0.0.1")
+    with private(start_rabbitmq, options=options, plugins=["rabbitmq_management"]) as server:
         yield Managed(server, f"http://127.0.0.1:{port}", tmp_path_factory.mktemp("broker"))
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pika
 from sqlalchemy import select
 
-from tests.conftest import Private
 from tests.stores import database_of
 from tests.system.conftest import OpenLeg
 from tests.system.fleet import ROOM_S, wait_until
@@ -17,7 +16,7 @@ from tests.system.legs import Leg
 from workq import State
 from workq.config import BINARY
 from workq.diagnose.bounds import Bounds
-from workq.lab.servers import PostgreSQL, RabbitMQ, Redis, start_rabbitmq
+from workq.lab.servers import PostgreSQL, RabbitMQ, Redis
 from workq.values import codec
 
 
@@ -116,35 +115,35 @@ def test_retries_lost_in_the_ladder_run_when_they_are_due(open_leg: OpenLeg, rab
 
 
 def test_a_rabbitmq_that_comes_back_empty_gets_its_hints_again(
-    private: Private, postgres_server: PostgreSQL, redis_server: Redis, tmp_path: Path
+    mortal_rabbitmq: RabbitMQ, postgres_server: PostgreSQL, redis_server: Redis, tmp_path: Path
 ) -> None:
-    with private(start_rabbitmq) as rabbitmq:
-        leg = Leg.open(
-            "servers",
-            tmp_path,
-            ledger=postgres_server.url,
-            broker=rabbitmq.url,
-            inflight=redis_server.url,
-            divide=10.0,
-        )
-        record(leg, 200, seconds=0.05)
-        for number in range(200, 220):
-            leg["note"].options(delay_s=12.0).enqueue(number=number)
-        assert leg.app.producer.relay.flush(timeout_s=60)
-        with leg.fleet(processes=1, threads=2) as fleet:
-            wait_until(lambda: len(leg.testimony()) > 10, timeout_s=30, what="they run")
-            rabbitmq.kill()
-            rabbitmq.wipe()
-            rabbitmq.start()
-            leg.wait_settled(timeout_s=90)
-            fleet.terminate()
-            assert fleet.wait(60) == 0
-        check_each_ran_once(leg, 220)
-        leg.close()
+    rabbitmq = mortal_rabbitmq
+    leg = Leg.open(
+        "servers",
+        tmp_path,
+        ledger=postgres_server.url,
+        broker=rabbitmq.url,
+        inflight=redis_server.url,
+        divide=10.0,
+    )
+    record(leg, 200, seconds=0.05)
+    for number in range(200, 220):
+        leg["note"].options(delay_s=12.0).enqueue(number=number)
+    assert leg.app.producer.relay.flush(timeout_s=60)
+    with leg.fleet(processes=1, threads=2) as fleet:
+        wait_until(lambda: len(leg.testimony()) > 10, timeout_s=30, what="they run")
+        rabbitmq.kill()
+        rabbitmq.wipe()
+        rabbitmq.start()
+        leg.wait_settled(timeout_s=90)
+        fleet.terminate()
+        assert fleet.wait(60) == 0
+    check_each_ran_once(leg, 220)
+    leg.close()
 
 
 def test_a_deep_backlog_behind_a_slow_consumer_is_not_flooded(fast_leg: Leg, open_leg: OpenLeg, long_run: bool) -> None:
-    leg, backlog, watched_s = (open_leg(fast_leg.name), 100_000, 600.0) if long_run else (fast_leg, 3_000, 15.0)
+    leg, backlog, watched_s = (open_leg(fast_leg.name), 100_000, 600.0) if long_run else (fast_leg, 2_000, 9.0)
     record(leg, backlog, seconds=0.2)
     with leg.fleet(processes=1, threads=4) as fleet:  # they hand back what they cannot run, all the time
         wait_until(lambda: len(leg.testimony()) > 0, timeout_s=30, what="it works")

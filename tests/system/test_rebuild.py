@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.conftest import Private
 from tests.system.conftest import OpenLeg
 from tests.system.fleet import REPOSITORY, wait_until
 from tests.system.legs import Leg
@@ -20,7 +18,7 @@ from workq import State
 from workq.broker import Hint
 from workq.config import BINARY, LEDGER
 from workq.errors import BrokerUnavailable
-from workq.lab.servers import RabbitMQ, start_rabbitmq
+from workq.lab.servers import RabbitMQ
 from workq.recovery.rebuild import BATCH, Rebuilt, rebuild
 from workq.recovery.sweep import sweep
 
@@ -34,19 +32,10 @@ def workq(leg: Leg, *args: str, env: dict[str, str] | None = None) -> tuple[int,
     return status, out.decode(), err.decode()
 
 
-@pytest.fixture(scope="module")
-def of_module(private: Private) -> Iterator[RabbitMQ]:
-    """A RabbitMQ of this module alone."""
-    with private(start_rabbitmq) as server:
-        yield server
-
-
 @pytest.fixture
-def own(of_module: RabbitMQ) -> RabbitMQ:
+def own(mortal_rabbitmq: RabbitMQ) -> RabbitMQ:
     """A RabbitMQ that the test may wipe."""
-    if not of_module.is_running:
-        of_module.start()
-    return of_module
+    return mortal_rabbitmq
 
 
 @pytest.mark.parametrize("ladder", [BINARY, LEDGER])

@@ -14,7 +14,7 @@ from tests.system.fleet import ROOM_S, Fleet, wait_until
 from tests.system.legs import Leg
 from tests.system.witness import tell
 from workq import LedgerUnavailable, State
-from workq.lab.servers import PostgreSQL, RabbitMQ, Redis, Server, start_postgres, start_rabbitmq, start_redis
+from workq.lab.servers import PostgreSQL, RabbitMQ, Redis, Server, start_postgres, start_redis
 
 
 @dataclass
@@ -41,9 +41,14 @@ class Own:
 
 
 @pytest.fixture(scope="module")
-def own(private: Private) -> Iterator[Own]:
-    with private(start_rabbitmq) as rabbitmq, private(start_redis) as redis, private(start_postgres) as postgres:
-        yield Own(rabbitmq, redis, postgres)
+def stores(private: Private) -> Iterator[tuple[Redis, PostgreSQL]]:
+    with private(start_redis) as redis, private(start_postgres) as postgres:
+        yield redis, postgres
+
+
+@pytest.fixture
+def own(mortal_rabbitmq: RabbitMQ, stores: tuple[Redis, PostgreSQL]) -> Own:
+    return Own(mortal_rabbitmq, *stores)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tests.system.legs import Leg
 from workq.diagnose.why import why
 from workq.diagnose.why.look import Code, Why
 from workq.inflight import Entry
-from workq.lab.servers import RabbitMQ, Redis, start_rabbitmq, start_redis
+from workq.lab.servers import RabbitMQ, Redis, start_redis
 from workq.values.codec import new_task_id
 from workq.values.incarnation import Incarnation
 from workq.values.task import NewTask
@@ -108,9 +108,14 @@ class Own:
 
 
 @pytest.fixture(scope="module")
-def own(private: Private) -> Iterator[Own]:
-    with private(start_rabbitmq) as rabbitmq, private(start_redis) as redis:
-        yield Own(rabbitmq, redis)
+def redis_of_module(private: Private) -> Iterator[Redis]:
+    with private(start_redis) as server:
+        yield server
+
+
+@pytest.fixture
+def own(mortal_rabbitmq: RabbitMQ, redis_of_module: Redis) -> Own:
+    return Own(mortal_rabbitmq, redis_of_module)
 
 
 @pytest.fixture

@@ -39,10 +39,14 @@ class RabbitMQ(Server):
         options: Sequence[str],
         *,
         with_stomp: bool = False,
+        plugins: Sequence[str] = (),
         cookie: str | None = None,
         place: NetworkPlace | None = None,
     ) -> None:
-        """`cookie`: the secret that the nodes of a cluster share; by default one of its own."""
+        """`plugins`: more of them, beside STOMP's.
+
+        `cookie`: the secret that the nodes of a cluster share; by default one of its own.
+        """
         self.place = place or NetworkPlace()
         scripts = [Path("/usr/lib/rabbitmq/bin")]
         self._server = find_program("rabbitmq-server", package="rabbitmq-server", places=scripts)
@@ -58,7 +62,8 @@ class RabbitMQ(Server):
         secret.write_text(cookie or secrets.token_hex(16))
         secret.chmod(0o400)
         (self.folder / "rabbitmq-env.conf").touch()
-        (self.folder / "enabled_plugins").write_text("[rabbitmq_stomp].\n" if with_stomp else "[].\n")
+        enabled = [*plugins, *(["rabbitmq_stomp"] if with_stomp else [])]
+        (self.folder / "enabled_plugins").write_text(f"[{','.join(enabled)}].\n")
 
     @property
     def url(self) -> str:
@@ -192,16 +197,19 @@ def _tuple(address: str) -> str:
     return f"{{{address.replace('.', ',')}}}"
 
 
-def start_rabbitmq(folder: Path | None = None, *, options: Sequence[str] = (), with_stomp: bool = False) -> RabbitMQ:
+def start_rabbitmq(
+    folder: Path | None = None, *, options: Sequence[str] = (), with_stomp: bool = False, plugins: Sequence[str] = ()
+) -> RabbitMQ:
     """Start a private RabbitMQ.
 
     Args:
         folder: where its own folder is made; the system's temporary folder by default.
         options: more lines for its rabbitmq.conf, for example `consumer_timeout = 10000`.
         with_stomp: it speaks STOMP, too, on `stomp_port` (its plugin comes with it).
+        plugins: more plugins of those that came with it.
 
     Raises:
         ServerMissing: it is not installed.
         ServerFailed: it could not be started.
     """
-    return RabbitMQ(folder, options, with_stomp=with_stomp).first_start()
+    return RabbitMQ(folder, options, with_stomp=with_stomp, plugins=plugins).first_start()
