@@ -7,7 +7,8 @@ A server that is not installed skips the tests that ask for it. `--require=all`,
 mysql,pgbouncer,kafka,artemis`, makes that a failure: CI must not pass by skipping. The end of the report lists which
 servers were really used.
 
-The `..._server` fixtures are shared. A test that kills, pauses or wipes a server starts one of its own:
+The `..._server` fixtures are shared. A test that kills, pauses or wipes a server starts one of its own (RabbitMQ, which
+takes long to start, has `mortal_rabbitmq` for them):
 
     def test_...(private: Private) -> None:
         with private(start_redis) as redis: ...

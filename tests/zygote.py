@@ -42,6 +42,9 @@ from typing import IO, Any, ClassVar, Final, NoReturn, TextIO
 
 import psutil
 
+from workq.ledger.columns import DIALECTS
+from workq.ledger.schema import shared_tables
+from workq.slices import every_table
 from workq.values import failpoints
 
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
@@ -310,6 +313,8 @@ def load() -> None:
         "encodings.ascii",  # names of threads
     ):
         importlib.import_module(name)
+    for dialect in DIALECTS:
+        every_table(shared_tables("workq", dialect))
     gc.freeze()  # else the first collection of each run would copy it all
 
 
