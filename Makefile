@@ -64,13 +64,13 @@ pythons: $(FULL) servers ## unit, contract and simulation tests on each Python t
 	@echo "pythons: what this machine lacks comes from newer suites of Debian, below .pythons"
 	@scripts/pythons.sh --all
 
-LONG := $(foreach name,audit chaos dead delays jobs keys kills limits lost_hints order promises scale transaction webhooks,tests/system/test_$(name).py)
+LONG := $(foreach name,audit cancel_all chaos dead delays jobs keys kills limits lost_hints order partitions patched promises scale transaction webhooks,tests/system/test_$(name).py)
 
 .PHONY: long
 long: $(FULL) servers ## the figures at full size: kills, losses, audits, order, limits, memory, a deep backlog (two hours)
 	@echo "long: the contracts on PostgreSQL through PgBouncer; the system tests at full size; prints what it measured"
 	@$(BIN)/pytest --require=all --pooled --numprocesses=2 tests/contract -k PostgreSQL
-	@$(BIN)/pytest --require=all --long --timeout=1800 -rP -p no:randomly $(LONG)
+	@$(BIN)/pytest --require=all --long --both-legs --timeout=1800 -rP -p no:randomly $(LONG)
 	@$(BIN)/pytest --require=all --long --timeout=1800 -rP tests/contract/test_ledger_contract.py -k "moment_in_which_it_is_due or keep_the_rules or keeps_the_rules"
 
 .PHONY: test-newer
