@@ -97,7 +97,7 @@ def ids(of: list[Hint] | list[Delivery]) -> list[str]:
 def gathered(consumer: Consumer, count: int) -> set[str]:
     """Fetch and ack until so many different ids have come."""
     found: set[str] = set()
-    deadline = time.monotonic() + LONG_S
+    deadline = time.monotonic() + CAME_S
     while len(found) < count and time.monotonic() < deadline:
         page = consumer.fetch(ids_max=100, wait_s=1.0)
         consumer.ack(page)
