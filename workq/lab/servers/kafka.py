@@ -37,7 +37,6 @@ class Kafka(Server):
     name = "Kafka"
     _is_packaged = False
     _end_limit_s = 15.0
-    _start_limit_s = 120.0
 
     def __init__(
         self,

@@ -98,7 +98,7 @@ class Server(ABC):
     _is_packaged: ClassVar[bool] = True
     """Else the Java of this machine runs it, also where the other servers are those of another Debian."""
     _end_signal: ClassVar[signal.Signals] = signal.SIGTERM
-    _start_limit_s: ClassVar[float] = 60.0
+    _start_limit_s: ClassVar[float] = 120.0
     _end_limit_s: ClassVar[float] = 30.0
 
     def __init__(self, folder: Path | None, options: Sequence[str]) -> None:
