@@ -76,7 +76,21 @@ class Topic:
                 raise
 
     def ends(self) -> dict[int, int]:
-        """The end offset of each partition."""
+        """The end offset of each partition, once each has a leader."""
+        found: list[dict[int, int]] = []
+
+        def are_told() -> bool:
+            try:
+                found.append(self._ends())
+            except confluent_kafka.KafkaException as error:
+                if not error.args[0].retriable():
+                    raise
+            return bool(found)
+
+        wait_until(are_told, timeout_s=LONG_S, what="each partition has a leader")
+        return found[-1]
+
+    def _ends(self) -> dict[int, int]:
         reader = self._reader()
         parts = reader.list_topics(self.name, timeout=LONG_S).topics[self.name].partitions
         found = {one: reader.get_watermark_offsets(confluent_kafka.TopicPartition(self.name, one))[1] for one in parts}
