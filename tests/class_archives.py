@@ -14,7 +14,7 @@ from typing import Final
 
 import psutil
 
-from workq.lab.servers import ServerMissing, artemis, kafka
+from workq.lab.servers import ServerFailed, ServerMissing, artemis, kafka
 from workq.lab.servers.artemis import Artemis
 from workq.lab.servers.jars import CLASSES, find_jars, java
 from workq.lab.servers.kafka import Kafka
@@ -47,5 +47,5 @@ if __name__ == "__main__":
     try:
         make(Kafka, find_jars(f"kafka-{kafka.DEFAULT_VERSION}"), kafka.HEAP_MB)
         make(Artemis, find_jars(f"apache-artemis-{artemis.VERSION}"), artemis.HEAP_MB)
-    except ServerMissing as missing:
-        print(f"without archives of classes: {missing}")
+    except (ServerMissing, ServerFailed, psutil.Error, OSError) as error:  # it is about speed alone
+        print(f"without archives of classes: {error}")

@@ -273,7 +273,7 @@ class ChaosTrial:
         """As a sweep does, again and again: librdkafka can end a process that asks while a coordinator moves."""
         broker = self._leg.app.stores.broker
         while time.time() < until:
-            with contextlib.suppress(BrokerUnavailable):
+            with contextlib.suppress(BrokerUnavailable):  # the coordinator moves: a sweep asks again at its next pass
                 position = broker.position(QUEUE)
                 assert position is not None
                 broker.has_passed(QUEUE, position)
