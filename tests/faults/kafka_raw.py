@@ -21,8 +21,10 @@ _PRODUCER: Final = 0
 _END, _TOPIC, _VALUE, _HEADER = 0, 1, 4, 9
 """What the values of a call of `rd_kafka_producev` are, as librdkafka counts them."""
 _WAIT_MS: Final = 60_000
-_PRODUCE: Final = 0
+RECORDS: Final = 0
 """The request that carries records, as Kafka counts them."""
+ENDS: Final = 2
+"""The request for the ends of partitions."""
 
 
 @contextlib.contextmanager
@@ -63,11 +65,11 @@ class MockKafka:
         library.rd_kafka_mock_cluster_bootstraps.restype = ctypes.c_char_p
         self.servers = library.rd_kafka_mock_cluster_bootstraps(cluster).decode()
 
-    def refuse_records(self, *codes: int) -> None:
-        """The next requests with records are answered by these errors, and nothing is stored."""
+    def refuse(self, request: int, *codes: int) -> None:
+        """The next requests of this kind are answered by these errors, and nothing is stored."""
         errors = (ctypes.c_int * len(codes))(*codes)
         self._library.rd_kafka_mock_push_request_errors_array(
-            self._cluster, ctypes.c_int16(_PRODUCE), ctypes.c_size_t(len(codes)), errors
+            self._cluster, ctypes.c_int16(request), ctypes.c_size_t(len(codes)), errors
         )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from tests.contract.kinds.suite import HERE, fault_of, posting
-from tests.faults.kafka_raw import mock_kafka
+from tests.faults.kafka_raw import RECORDS, mock_kafka
 from workq.broker.kafka.publisher import KafkaPublisher, KafkaRecord
 from workq.broker.kafka.topics import TopicNames, Topics
 from workq.config.kafka import KafkaUrl
@@ -34,7 +34,7 @@ def test_a_hint_that_kafka_refuses_as_a_duplicate_is_sent_once_more() -> None:
         url = KafkaUrl.parse(f"kafka://{kafka.servers}")
         topics = MadeTopics(url.place, url.settings(), TopicNames("t"), partitions=1)
         publisher = KafkaPublisher(url.settings(), topics, confirm_s=LONG_S, held_back=tuple)
-        kafka.refuse_records(KafkaError.DUPLICATE_SEQUENCE_NUMBER)
+        kafka.refuse(RECORDS, KafkaError.DUPLICATE_SEQUENCE_NUMBER)
 
         answers = publisher.send([KafkaRecord(TOPIC, b"one")], deadline_s=LONG_S)
 
@@ -49,7 +49,7 @@ def test_a_message_that_kafka_refuses_as_a_duplicate_is_not_confirmed_and_may_be
     with mock_kafka(TOPIC) as kafka:
         options = {"url": f"kafka://{kafka.servers}", "topic": TOPIC}
         link = KafkaKind().open(DestinationAddress("orders", options, options["url"]), allowed=HERE)
-        kafka.refuse_records(KafkaError.DUPLICATE_SEQUENCE_NUMBER)
+        kafka.refuse(RECORDS, KafkaError.DUPLICATE_SEQUENCE_NUMBER)
 
         [first] = link.send([posting(b"one")], timeout_s=LONG_S)
         [again] = link.send([posting(b"one")], timeout_s=LONG_S)

@@ -37,6 +37,8 @@ IN_A_MOMENT: Final = (
     KafkaError.NOT_COORDINATOR,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.UNSTABLE_OFFSET_COMMIT,
 )
 """Errors that pass: a coordinator or leader is just moving, or the group's topic is just made."""
