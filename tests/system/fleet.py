@@ -98,6 +98,7 @@ class Fleet:
         Fleet.count += 1
         self.log = folder / f"worker-{Fleet.count}.log"
         self.witness = Path(environ.get("WITNESS", folder / "witness"))
+        self._killed: set[int] = set()
         args = ["worker", "--app", app, "--processes", str(processes), "--threads", str(threads)]
         if queues is not None:
             args += ["--queues", queues]
@@ -141,6 +142,7 @@ class Fleet:
         if not children:
             return None
         victim = children[index % len(children)]
+        self._killed.add(victim.pid)
         with contextlib.suppress(psutil.NoSuchProcess):
             victim.kill()
         return victim.pid
@@ -159,15 +161,14 @@ class Fleet:
         return [one.pid for one in everyone]
 
     def wait_whole(self, processes: int, *, timeout_s: float) -> None:
-        """Wait until so many consumer processes live, each of which said that it started."""
-        wait_until(
-            lambda: (
-                len(pids := [child.pid for child in self.children()]) == processes
-                and all(f" {pid} worker.started " in self.text() for pid in pids)
-            ),
-            timeout_s=timeout_s,
-            what=f"{processes} consumer processes have started",
-        )
+        """Wait until so many consumer processes live, each of which said that it started. What was killed is none."""
+
+        def is_whole() -> bool:
+            # A killed process is in the kernel's list for a moment yet.
+            pids = {child.pid for child in self.children()} - self._killed
+            return len(pids) == processes and all(f" {pid} worker.started " in self.text() for pid in pids)
+
+        wait_until(is_whole, timeout_s=timeout_s, what=f"{processes} consumer processes have started")
 
     def terminate(self) -> None:
         """SIGTERM to the supervisor."""
