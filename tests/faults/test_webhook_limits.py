@@ -21,7 +21,8 @@ GENEROUS_S = 30.0
 """A deadline that no limit is mistaken for."""
 SLOWER_MAX = 5.0
 ROUNDS = 3
-POSTS = 200
+POSTS = 2_000
+"""So many that the few reads that each receiver is allowed at once are little beside them."""
 EARLY = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
 
 EXPECTED = {
