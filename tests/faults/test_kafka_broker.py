@@ -56,23 +56,22 @@ class Namespace:
         [asked] = self.admin.describe_configs([resource]).values()
         return str(asked.result(60)[name].value)
 
-    def clear(self) -> None:
+    def close(self) -> None:
         for one in self.brokers:
             one.close()
+
+    def clear(self) -> None:
+        self.close()
         topics = [one for one in self.admin.list_topics(timeout=60).topics if one.startswith(f"{self.name}.")]
         for future in self.admin.delete_topics(topics).values() if topics else ():
             future.result(60)
 
 
-def namespace_on(kafka: Kafka) -> Iterator[Namespace]:
-    made = Namespace(kafka)
-    yield made
-    made.clear()
-
-
 @pytest.fixture
 def namespace(kafka_server: Kafka) -> Iterator[Namespace]:
-    yield from namespace_on(kafka_server)
+    made = Namespace(kafka_server)
+    yield made
+    made.clear()
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +83,9 @@ def own_kafka(private: Private) -> Iterator[Kafka]:
 
 @pytest.fixture
 def own(own_kafka: Kafka) -> Iterator[Namespace]:
-    yield from namespace_on(own_kafka)
+    made = Namespace(own_kafka)
+    yield made
+    made.close()  # its topics end with its server
 
 
 def waits(is_so: Callable[[], bool], what: str) -> None:
