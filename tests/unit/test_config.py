@@ -567,6 +567,12 @@ INFLIGHT_FORM = "redis://:password@host:6379/0"
         ("ledger", "sqlite:///work\nq.db", "a control character"),
         ("ledger", f"sqlite://app:{CANARY}@host/workq.db", "three slashes"),
         ("ledger", "sqlite://", "three slashes"),
+        (
+            "ledger",
+            f"postgresql://app:{CANARY}@one:5432,two/shop?host=three",
+            "hosts before the path and in the query of",
+        ),
+        ("ledger", f"postgresql://app:{CANARY}@one,two/shop?port=5433", "hosts before the path and in the query of"),
         ("ledger", "sqlite:///", "needs a file"),
         ("ledger", "sqlite:///:memory:", "needs a file"),
         ("ledger", "sqlite:///file:x?mode=memory&uri=true", "needs a file"),

@@ -32,6 +32,7 @@ class Clock:
     [
         ("amqp://", "localhost", 5672, "guest", "guest", "/"),
         ("amqp://rabbit", "rabbit", 5672, "guest", "guest", "/"),
+        ("amqp://u:@rabbit", "rabbit", 5672, "u", "", "/"),
         ("amqp://u:p@rabbit:1234/", "rabbit", 1234, "u", "p", "/"),
         ("amqp://u:p@rabbit/%2F", "rabbit", 5672, "u", "p", "/"),
         ("amqp://u:p@rabbit/%2Fapp%20one", "rabbit", 5672, "u", "p", "/app one"),

@@ -100,6 +100,16 @@ def test_a_url_is_taken_apart_and_shown_without_its_password() -> None:
 
 
 @pytest.mark.parametrize(
+    ("url", "login"),
+    [("x://h", ("g", "g")), ("x://u@h", ("u", "g")), ("x://u:@h", ("u", "")), ("x://u:p%40@h", ("u", "p@"))],
+)
+def test_what_a_url_leaves_out_of_a_login_is_the_usual_one_and_an_empty_password_is_not_left_out(
+    url: str, login: tuple[str, str]
+) -> None:
+    assert place(url).login("g") == login
+
+
+@pytest.mark.parametrize(
     "url",
     [
         None,

@@ -39,6 +39,10 @@ class UrlPlace:
         path = f"/{quote(self.path, safe='')}" if self.path else ""
         return f"{self.scheme}://{login}{'@' if login else ''}{hosts}{path}"
 
+    def login(self, usual: str) -> tuple[str, str]:
+        """User and password; which of them the URL leaves out is the usual one. An empty password is one."""
+        return self.user or usual, usual if self.password is None else self.password
+
     def clean(self, text: str) -> str:
         """A text for people: one line, not endless, without the password."""
         text = " ".join(text.split())

@@ -6,7 +6,7 @@ Nothing is contacted. A broken URL may have its password anywhere: no part of it
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -54,9 +54,14 @@ class _Url:
     """The parts that are checked. None goes into a message by itself: a broken URL may have its password anywhere."""
 
     scheme: str
-    host: str
+    hosts: Sequence[str]
+    """At least one, which is "" where the URL names none."""
     path: str
     query: Mapping[str, str]
+
+    @property
+    def host(self) -> str:
+        return self.hosts[0]
 
 
 def check_ledger_url(url: object) -> str:
@@ -72,6 +77,10 @@ def check_ledger_url(url: object) -> str:
     socket = "unix_socket" if is_mysql else "host"
     if not parts.host and socket not in parts.query and (is_mysql or "service" not in parts.query):
         raise ConfigError(f"no host in {masked(str(url))}; use {_LEDGER_FORMS} (a Unix socket: ?{socket}=/path)")
+    if len(parts.hosts) > 1 and {"host", "port"}.intersection(parts.query):
+        raise ConfigError(
+            f"hosts before the path and in the query of {masked(str(url))}; keep one; use {_LEDGER_FORMS}"
+        )
     database = unquote(parts.path[1:])
     if not database and (is_mysql or not {"service", "dbname"}.intersection(parts.query)):
         raise ConfigError(f"no database name in {masked(str(url))}; use {_LEDGER_FORMS}")
@@ -90,10 +99,9 @@ def check_broker_url(url: object) -> str:
     parts = _parsed(url, (*_AMQP_SCHEMES, *KAFKA_SCHEMES), _BROKER_FORMS)
     if not parts.host:
         raise ConfigError(f"no host in {masked(str(url))}; use {_BROKER_FORMS}")
-    hosts = _place_and_tail(str(url).partition("://")[2])[0].rpartition("@")[2].count(",") + 1
-    if hosts > BROKER_HOSTS_MAX:
+    if len(parts.hosts) > BROKER_HOSTS_MAX:
         most = f"name at most {BROKER_HOSTS_MAX} of the cluster's"
-        raise ConfigError(f"{hosts} hosts in {masked(str(url))}; {most}; use {_BROKER_FORMS}")
+        raise ConfigError(f"{len(parts.hosts)} hosts in {masked(str(url))}; {most}; use {_BROKER_FORMS}")
     if "/" in parts.path[1:]:
         raise ConfigError(f"write a slash in the vhost as %2F in {masked(str(url))}; use {_BROKER_FORMS}")
     return str(url)
@@ -223,7 +231,7 @@ def _parsed(url: object, schemes: tuple[str, ...], forms: str) -> _Url:
     if parts.fragment or url.endswith("#"):
         raise ConfigError(f"write # as %23 in {masked(url)}; use {forms}")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    return _Url(scheme, names[0], parts.path, options)
+    return _Url(scheme, names, parts.path, options)
 
 
 def _check_host(host: str, url: str, forms: str) -> str:

@@ -66,7 +66,8 @@ class Address:
     def parse(url: str) -> Address:
         """The address in a URL such as `amqps://user:password@one:5671,two:5671/vhost?cacertfile=ca.pem`.
 
-        User, password and vhost are percent-decoded; no vhost means `/`. The certificate is always verified.
+        User, password and vhost are percent-decoded; no vhost means `/`, and without a login it is `guest`'s. An
+        empty password is one. The certificate is always verified.
 
         Raises:
             ConfigError: it is not such a URL. The message repeats nothing that may be a password.
@@ -93,7 +94,7 @@ class Address:
         return Address(
             hosts=tuple((host or "localhost", port or (5671 if is_tls else 5672)) for host, port in found),
             user=unquote(whole.username or "guest"),
-            password=unquote(whole.password or "guest"),
+            password=unquote("guest" if whole.password is None else whole.password),
             vhost=unquote(whole.path[1:]) or "/",
             is_tls=is_tls,
             ca_file=files["cacertfile"],

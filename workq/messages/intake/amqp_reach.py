@@ -47,7 +47,7 @@ class AmqpReach:
                         host=address,
                         port=port,
                         virtual_host=self._place.path or "/",
-                        credentials=pika.PlainCredentials(self._place.user or "guest", self._place.password or "guest"),
+                        credentials=pika.PlainCredentials(*self._place.login("guest")),
                         heartbeat=HEARTBEAT_S,
                         connection_attempts=1,
                         retry_delay=0,

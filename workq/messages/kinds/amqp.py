@@ -289,7 +289,7 @@ class _AmqpLink(DestinationLink):
                     host=address,
                     port=port,
                     virtual_host=self._place.path or "/",
-                    credentials=pika.PlainCredentials(self._place.user or "guest", self._place.password or "guest"),
+                    credentials=pika.PlainCredentials(*self._place.login("guest")),
                     heartbeat=0,
                     connection_attempts=1,
                     retry_delay=0,
