@@ -57,6 +57,8 @@ class MariaDB(DatabaseServer):
     _server_program = "mariadbd"
     _install_program = "mariadb-install-db"
     _asking_program = "mariadb"
+    _without: tuple[str, ...] = ()
+    """Which parts of the server are left out, unless the options say otherwise."""
 
     def __init__(self, folder: Path | None, options: Sequence[str]) -> None:
         self._server = find_program(self._server_program, package=self._package)
@@ -98,7 +100,7 @@ class MariaDB(DatabaseServer):
                 "--pid-file=private.pid",
             ),
             *("--bind-address=127.0.0.1", f"--port={self.port}", "--skip-name-resolve", "--max-connections=200"),
-            *(f"--init-file={self.folder / 'first.sql'}", *self._storage(), *self.options),
+            *(f"--init-file={self.folder / 'first.sql'}", *self._storage(), *self._without, *self.options),
         ]
 
     def _storage(self) -> list[str]:
@@ -123,12 +125,10 @@ class MySQL(MariaDB):
     _package = "mysql-server"
     _server_program = _install_program = "mysqld"
     _asking_program = "mysql"
+    _without = ("--mysqlx=OFF", "--disable-log-bin")  # MariaDB has no binary log by default
 
     def _installation(self) -> list[str]:
         return [self._install, "--no-defaults", "--initialize-insecure", f"--datadir={self._data}", *self._storage()]
-
-    def _command(self) -> list[str]:
-        return [*super()._command(), "--mysqlx=OFF", "--disable-log-bin"]  # MariaDB has none by default
 
     def _storage(self) -> list[str]:
         return ["--innodb-buffer-pool-size=64M", "--innodb-redo-log-capacity=32M", "--secure-file-priv="]
