@@ -700,6 +700,9 @@ def insert_task(database: Database, task_id: str, **values: Any) -> None:
         tx.execute(t.insert().values(id=task_id, due_at=now(), created_at=now(), queued_at=now(), **(some | values)))
 
 
+_CHARSET = re.compile(r" CHARACTER SET (\w+)(?= COLLATE \1_)")
+
+
 def schema_of(database: Database) -> dict[str, dict[str, Any]]:
     """Everything the database says about the tables of the namespace, in words that can be compared."""
     inspector = inspect(database.engine)
@@ -717,7 +720,9 @@ def schema_of(database: Database) -> dict[str, dict[str, Any]]:
         name: {
             "columns": {
                 column["name"]: (
-                    column["type"].compile(dialect=database.engine.dialect),
+                    # the name of a collation begins with that of its character set, which MySQL tells only of
+                    # a column whose statement has named one
+                    _CHARSET.sub("", column["type"].compile(dialect=database.engine.dialect)),
                     column["nullable"],
                     None if column["default"] is None else str(column["default"]).strip("'"),
                     column.get("autoincrement"),
