@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from unittest.mock import Mock
 
 import pytest
 
 from workq.broker.rabbitmq import RabbitMQBroker
-from workq.broker.rabbitmq.connection import Link
+from workq.broker.rabbitmq.connection import AmqpSession, Link
 from workq.broker.rabbitmq.nodes import AVOIDED_S, Address, ConnectAttempt, Nodes
 from workq.broker.rabbitmq.unavailable import unavailable
 from workq.errors import ConfigError
@@ -150,6 +151,45 @@ def test_a_node_that_failed_is_tried_last_for_a_while() -> None:
 
     assert soon == [second, third, first]
     assert nodes.in_turn() == [first, second, third]
+
+
+def test_a_connection_that_brings_nothing_any_more_is_cut_soon_after_its_heartbeat() -> None:
+    [attempt] = Nodes(Address.parse("amqp://one"), heartbeat_s=5).attempts("test", within_s=1.0)
+    with closing(HeardByHand(attempt)) as session:
+        found = [
+            session.is_cut_after(looks, bytes_each) for looks, bytes_each in [(100, 8), (7, 0), (1, 8), (7, 0), (1, 0)]
+        ]
+
+    assert found == [False, False, False, False, True]
+    assert "sent no heartbeat in time" in str(unavailable([(attempt.node, session.error)]))
+
+
+class HeardByHand(AmqpSession):
+    """A session that looks, each second, when the test says so."""
+
+    def __init__(self, attempt: ConnectAttempt) -> None:
+        self.connection = Mock(is_open=True, bytes_received=500)
+        self.is_cut = False
+        super().__init__(attempt, Mock())
+        self._connection = self.connection
+        self._looks: list[Callable[[], None]] = []
+        self._on_open(self.connection)
+
+    def is_cut_after(self, looks: int, bytes_each: int) -> bool:
+        for _ in range(looks):
+            self.connection.bytes_received += bytes_each
+            self._looks.pop()()
+        return self.is_cut
+
+    def later(self, seconds: float, function: Callable[[], None]) -> None:
+        assert seconds == 1.0
+        self._looks.append(function)
+
+    def cut(self) -> None:
+        self.is_cut = True
+
+    def close(self) -> None:
+        self._loop.close()
 
 
 def test_a_process_keeps_its_order_and_processes_spread(monkeypatch: pytest.MonkeyPatch) -> None:

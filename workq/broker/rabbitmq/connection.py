@@ -9,9 +9,10 @@ What happens on each failure:
 - refused, unknown host, wrong password, too slow: the next node is tried at once (nodes.py), and after the last one all
   of them again, after 0.1 to 5 s, doubling, with jitter;
 - closed by the broker, heartbeats missing, blocked for more than a minute: the same; what was unanswered is the duty's;
-- a stopped broker (half-open connection): heartbeats find it; `close` and `recycle` do not wait for it, but cut the
-  connection after their bound. pika has no public way to cut one, so the socket is shut down below it: pika then sees
-  the end of the stream, and cleans up as after any loss;
+- a stopped broker (half-open connection): not even a heartbeat comes from it, and after that silence (nodes.py) the
+  connection is cut; `close` and `recycle` do not wait for it, but cut the connection after their bound. pika has no
+  public way to cut one, so the socket is shut down below it: pika then sees the end of the stream, and cleans up as
+  after any loss;
 - an exception in a callback: the connection is cut and opened again; the exception's text is kept in `trouble`;
 - no sockets left to this process, not even for an event loop: as if the broker were away, until there are some.
 """
@@ -22,7 +23,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from pika import SelectConnection, exceptions
 
@@ -40,6 +41,7 @@ BACKOFF_MIN_S: Final = 0.1
 BACKOFF_MAX_S: Final = 5.0
 STABLE_S: Final = 5.0
 """A connection that lasted so long starts the backoff from the beginning."""
+_LISTEN_S: Final = 1.0
 _CUT_S: Final = 0.5
 """How long pika may take to clean up after its socket was shut down."""
 
@@ -57,6 +59,10 @@ class AmqpSession:
         self._is_over = False
         self._has_ended = False
         self._connection: SelectConnection | None = None
+        self._heard = 0
+        """How many bytes have come."""
+        self._silent_s = 0.0
+        """For so long none has come."""
 
     def run(self) -> None:
         """Connect, serve until the connection ends, and free everything. `error` tells why it ended.
@@ -125,8 +131,27 @@ class AmqpSession:
             self.error = TimeoutError("no connection in time")
             self.cut()
 
+    def _listen(self) -> None:
+        """Cut a connection that has been silent for too long.
+
+        pika looks once in `heartbeat + 5` seconds whether anything has come since its last look: 5 seconds become up to
+        20. A look that is late counts as one in time, since it is this process that was late.
+        """
+        connection: Any = self._connection  # pika declares no type of what it counts
+        if connection is None or not connection.is_open:
+            return
+        heard = connection.bytes_received
+        self._silent_s = self._silent_s + _LISTEN_S if heard == self._heard else 0.0
+        self._heard = heard
+        if self._silent_s >= self._attempt.silence_s:
+            self.error = self.error or exceptions.AMQPHeartbeatTimeout(f"nothing came for {self._silent_s:g} s")
+            self.cut()
+        else:
+            self.later(_LISTEN_S, self._listen)
+
     def _on_open(self, connection: SelectConnection) -> None:
         self.was_open = True
+        self.later(_LISTEN_S, self._listen)
         self._opened(connection)
 
     def _on_end(self, _connection: SelectConnection, error: BaseException) -> None:

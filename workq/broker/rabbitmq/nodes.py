@@ -31,6 +31,8 @@ BLOCKED_S: Final = 60.0
 """A connection that the broker has blocked for so long (an alarm) is opened anew: its end may have been missed."""
 AVOIDED_S: Final = 30.0
 """So long a node that has failed is tried last."""
+LATE_S: Final = 3.0
+"""RabbitMQ sends something within each heartbeat. So much later a busy one may be heard before it is taken for dead."""
 _LEAST_S: Final = 0.05
 
 
@@ -111,6 +113,8 @@ class ConnectAttempt:
     parameters: pika.ConnectionParameters
     limit_s: float
     """After so long it has failed, whatever it is waiting for: also the lookup of the node's name."""
+    silence_s: float
+    """A connection over which nothing has come for so long is dead."""
 
 
 class Nodes:
@@ -144,7 +148,7 @@ class Nodes:
             share_s = max(_LEAST_S, (ends - self._clock()) / (len(nodes) - place))
             # pika's own limits start after the name was looked up
             limit_s = 2 * share_s if len(nodes) == 1 else share_s
-            yield ConnectAttempt(node, self._parameters(node, name, share_s), limit_s)
+            yield ConnectAttempt(node, self._parameters(node, name, share_s), limit_s, self._heartbeat + LATE_S)
 
     def in_turn(self) -> Sequence[Address]:
         """The nodes in the order of this process, those that have failed lately after all others."""
