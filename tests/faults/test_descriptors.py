@@ -37,6 +37,8 @@ for number in range(20):
         assert "has closed its descriptors" in str(error), error
     else:
         sys.exit("something was recorded")
+for one in kept:
+    os.fstat(one)  # none of them was closed
 os._exit(0)
 """
 FORKS = f"""{SHOP}
@@ -77,7 +79,7 @@ def test_a_sqlite_ledger_outlives_a_process_that_has_closed_its_descriptors(tmp_
 
 
 @pytest.mark.parametrize("server_name", ["postgres_server", "mariadb_server"])
-def test_a_server_gets_nothing_from_a_process_that_has_closed_its_descriptors(
+def test_a_server_and_other_files_get_nothing_from_a_process_that_has_closed_its_descriptors(
     server_name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     server: PostgreSQL | MariaDB = request.getfixturevalue(server_name)

@@ -3,7 +3,8 @@
 A handler that closes all of them (`os.closerange`, what makes a daemon) closes the ledger's too. What is opened next
 gets their numbers, and a connection that knows nothing of it goes on with them: its log would be written into another
 file, its locks would lock another one, and a SQLite file is destroyed that way. So a descriptor that nothing else uses
-is opened before the first connection; once it is gone, no connection is opened or used any more.
+is opened before the first connection; once it is gone, no connection is opened, used or ended any more: a goodbye over
+TLS would be written into the other file, and that would be closed.
 
 Who closes some descriptors and leaves that one is not found out.
 """
@@ -13,7 +14,8 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Engine, event
 
@@ -41,6 +43,8 @@ class _Mark(NamedTuple):
 
 _lock = threading.Lock()
 _mark: _Mark | None = None
+_kept: Final[list[object]] = []
+"""Connections whose descriptors were closed: what would be freed would be closed."""
 
 
 def check_descriptors(*, forgives_parent: bool = False) -> None:
@@ -78,6 +82,19 @@ def guard_descriptors(engine: Engine) -> None:
     @event.listens_for(engine, "checkout")
     def _checkout(*_: object) -> None:
         check_descriptors(forgives_parent=True)
+
+    for name in ("do_close", "do_terminate"):  # what the pool ends a connection with
+        setattr(engine.dialect, name, _while_there(getattr(engine.dialect, name)))
+
+
+def _while_there(end: Callable[[Any], None]) -> Callable[[Any], None]:
+    def end_or_keep(connection: Any) -> None:
+        if _mark is None or _mark.is_there():
+            end(connection)
+        else:
+            _kept.append(connection)
+
+    return end_or_keep
 
 
 def _made() -> _Mark:
