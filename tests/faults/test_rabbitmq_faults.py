@@ -373,6 +373,27 @@ def test_a_queue_without_a_leader_is_told_and_stops_no_other_queue(
     until(all_arrived, "the newcomer gets what was sent")
 
 
+def test_a_queue_that_answers_nothing_is_told_by_who_had_a_subscription_to_it(
+    server: RabbitMQ, namespace: str, broker: RabbitMQBroker
+) -> None:
+    publish_until_confirmed(broker, hints("mail", 1))
+    consumer = broker.consumer(["mail"], name="one", prefetch=10)
+    assert len(collect(consumer, 1)) == 1
+    member = f"{{'%2F_{namespace}.q.mail', node()}}"
+
+    server.ctl("eval", f"sys:suspend({member}).")
+    try:
+        consumer.set_prefetch(20)  # as an idle worker changes it: one subscription ends, another begins
+        until(lambda: "does not answer about queue" in (consumer.trouble or ""), "it tells what it waits for")
+    finally:
+        server.ctl("eval", f"sys:resume({member}).")
+
+    until(lambda: consumer.trouble is None, "it has its subscription again")
+    sent = hints("mail", 1)
+    publish_until_confirmed(broker, sent)
+    assert ids(collect(consumer, 1)) == ids(sent)
+
+
 # Damage by operators
 
 

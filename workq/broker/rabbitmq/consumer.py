@@ -10,8 +10,8 @@ What happens on each failure:
 - the queue is deleted under it (`basic.cancel`): the consumer connects anew, and declares it again;
 - deliveries lie unacked for longer than the broker's `consumer_timeout` (30 minutes by default), also unfetched in the
   buffer of a paused consumer: the broker closes the channel and delivers them again, to somebody;
-- a subscription is not answered (a quorum queue without a leader): the consumer connects anew, and tells so in
-  `trouble`, until somebody mends or deletes the queue;
+- a subscription, or its end, is not answered (a quorum queue without a leader): after `TOLD_S` the consumer tells so in
+  `trouble`, and after `ANSWER_S` it connects anew, until somebody mends or deletes the queue;
 - a classic queue is on a node that is away: it is asked for again every 5 s, `trouble` says so meanwhile, and what
   arrives from other queues goes on;
 - a queue exists with other arguments: `fetch` raises ConfigError, for good. Nothing is retried or deleted.
@@ -40,6 +40,8 @@ from workq.values.codec import HINT_MAX_BYTES, decode_hint
 
 RETURNS_HEADER: Final = "workq-returns"
 CLOSE_S: Final = 1.0
+TOLD_S: Final = 3.0
+"""A broker that leaves a question about a queue unanswered for so long delivers nothing of it, either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,10 @@ class _Subscription:
         self.turn = _Turn.IDLE
         self.tag = ""
         self.starts = 0
+        self.asked = 0
+        """How many questions about it were asked: a later one is another."""
+        self.is_unanswered = False
+        """The last one, for `TOLD_S`."""
         self.prefetch = 0
         """With which it was started: RabbitMQ keeps it for as long as a subscription lasts."""
 
@@ -204,7 +210,7 @@ class RabbitMQConsumer:
         self._declarer = self._channel = None
         self._unacked.clear()
         for subscription in self._subscriptions.values():
-            subscription.turn = _Turn.IDLE
+            subscription.turn, subscription.is_unanswered = _Turn.IDLE, False
 
     def _channel_opened(self, channel: Channel) -> None:
         channel.add_on_close_callback(self._channel_closed)
@@ -232,10 +238,10 @@ class RabbitMQConsumer:
         for subscription in self._subscriptions.values():
             is_wanted = self._is_wanted and subscription.queue in served
             if is_wanted and subscription.turn is _Turn.IDLE:
-                subscription.turn = _Turn.STARTING
+                self._ask(subscription, _Turn.STARTING)
                 self._declarer.need(subscription.queue, self._starter(subscription, self._channel))
             elif subscription.turn is _Turn.RUNNING and (not is_wanted or subscription.prefetch != self._prefetch):
-                subscription.turn = _Turn.STOPPING
+                self._expect_answer(subscription, self._ask(subscription, _Turn.STOPPING))
                 self._channel.basic_cancel(subscription.tag, callback=self._setter(subscription, _Turn.IDLE))
 
     def _starter(
@@ -243,7 +249,7 @@ class RabbitMQConsumer:
     ) -> Callable[[ConfigError | BrokerUnavailable | None], None]:
         def start(error: ConfigError | BrokerUnavailable | None) -> None:
             if isinstance(error, BrokerUnavailable):
-                subscription.turn = _Turn.AWAY
+                subscription.turn, subscription.is_unanswered = _Turn.AWAY, False
                 self.link.trouble = str(error)
                 self.link.later(AWAY_S, lambda: self._ask_again(subscription))
                 return
@@ -253,10 +259,9 @@ class RabbitMQConsumer:
             subscription.starts += 1
             # a new tag each time: pika rejects what still arrives for a cancelled one
             subscription.tag = f"{self._name}/{subscription.queue}/{subscription.starts}"
-            starts = subscription.starts
             subscription.prefetch = self._prefetch
             channel.basic_qos(prefetch_count=subscription.prefetch)  # for what is subscribed to after it
-            self.link.later(ANSWER_S, lambda: self._check_started(subscription, starts))
+            self._expect_answer(subscription, self._ask(subscription, _Turn.STARTING))
             channel.basic_consume(
                 self._topology.main_queue(subscription.queue),
                 self._receiver(subscription.queue),
@@ -266,9 +271,36 @@ class RabbitMQConsumer:
 
         return start
 
+    def _ask(self, subscription: _Subscription, turn: _Turn) -> int:
+        """Note that RabbitMQ is asked something about this queue; answers the number of the question."""
+        subscription.turn = turn
+        subscription.asked += 1
+        asked = subscription.asked
+        self.link.later(TOLD_S, lambda: self._tell_unanswered(subscription, asked))
+        return asked
+
+    def _waits(self, subscription: _Subscription, asked: int) -> bool:
+        """Whether that question has no answer yet."""
+        return subscription.asked == asked and subscription.turn in (_Turn.STARTING, _Turn.STOPPING)
+
+    def _tell_unanswered(self, subscription: _Subscription, asked: int) -> None:
+        if self._waits(subscription, asked):
+            subscription.is_unanswered = True
+            self.link.trouble = (
+                f"broker: RabbitMQ does not answer about queue {self._topology.main_queue(subscription.queue)}. "
+                "Do most of its nodes run, and has the queue a leader? See: rabbitmq-queues quorum_status"
+            )
+
+    def _expect_answer(self, subscription: _Subscription, asked: int) -> None:
+        self.link.later(ANSWER_S, lambda: self._check_answered(subscription, asked))
+
+    def _check_answered(self, subscription: _Subscription, asked: int) -> None:
+        if self._waits(subscription, asked):
+            self.link.recycle(f"no answer to the subscription to {subscription.queue}")
+
     def _end_trouble(self) -> None:
-        """Hints come, unless a queue that is wanted is away."""
-        if not any(one.turn is _Turn.AWAY for one in self._subscriptions.values()):
+        """Hints come, unless a queue that is wanted is away or has no leader."""
+        if not any(one.turn is _Turn.AWAY or one.is_unanswered for one in self._subscriptions.values()):
             self.link.trouble = None
 
     def _ask_again(self, subscription: _Subscription) -> None:
@@ -277,14 +309,11 @@ class RabbitMQConsumer:
         if subscription.turn is _Turn.IDLE:  # it is not wanted any more
             self._end_trouble()
 
-    def _check_started(self, subscription: _Subscription, starts: int) -> None:
-        if subscription.turn is _Turn.STARTING and subscription.starts == starts:
-            self.link.recycle(f"no answer to the subscription to {subscription.queue}")
-
     def _setter(self, subscription: _Subscription, turn: _Turn) -> Callable[[Any], None]:
         def arrived_there(_ok: Any) -> None:
-            subscription.turn = turn
-            if turn is _Turn.RUNNING:
+            was_unanswered = subscription.is_unanswered
+            subscription.turn, subscription.is_unanswered = turn, False
+            if turn is _Turn.RUNNING or was_unanswered:
                 self._end_trouble()
             self._follow()
 
