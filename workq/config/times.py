@@ -46,7 +46,7 @@ class Times:
     marker_grace_s: float = 30.0
     """How long after a marker came back a task may still be on its way between its hint and its hold."""
     amqp_heartbeat_s: float = 5.0
-    """After which silence a RabbitMQ connection is dead. Whole seconds."""
+    """After this silence and 3 s more a RabbitMQ connection is dead. Whole seconds."""
     confirm_s: float = 10.0
     """How long RabbitMQ may take to confirm a hint."""
     redis_socket_s: float = 2.0
