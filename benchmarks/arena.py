@@ -20,15 +20,18 @@ from typing import Self
 
 import psycopg
 import redis
+from confluent_kafka.admin import AdminClient
 
 from benchmarks import usage
 from benchmarks.roster import Contestant
 from workq.lab.servers import (
     Artemis,
+    Kafka,
     PostgreSQL,
     RabbitMQ,
     Redis,
     start_artemis,
+    start_kafka,
     start_postgres,
     start_rabbitmq,
     start_redis,
@@ -36,15 +39,25 @@ from workq.lab.servers import (
 
 POSTGRES_OPTIONS = ("-c", "shared_buffers=512MB", "-c", "fsync=on", "-c", "synchronous_commit=on")
 REDIS_OPTIONS = ("--appendonly", "yes", "--appendfsync", "everysec")
+KAFKA_OPTIONS = (
+    "group.initial.rebalance.delay.ms=3000",
+    "group.consumer.min.session.timeout.ms=45000",
+    "group.consumer.session.timeout.ms=45000",
+    "group.consumer.min.heartbeat.interval.ms=5000",
+    "group.consumer.heartbeat.interval.ms=5000",
+)
+"""Kafka's defaults: how late a group misses a member that died. The lab's own are quicker."""
 SETTINGS = {
     "postgres": "shared_buffers=512MB fsync=on synchronous_commit=on",
     "redis": "appendonly=yes appendfsync=everysec",
     "rabbitmq": "one node, no plugins, two schedulers",
+    "kafka": "one node, 320 MB of heap; acks do not wait for the disk; groups miss a dead member as late as by default",
     "artemis": "one node, a journal of NIO, 256 MB of heap",
 }
 OURS = ("workq", "message")
 """Modules of contestants whose settings are `WORKQ_...`."""
 _REWRITE_LIMIT_S = 10.0
+_KAFKA_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +85,7 @@ class Arena:
         self._postgres: PostgreSQL | None = None
         self._rabbitmq: RabbitMQ | None = None
         self._redis: Redis | None = None
+        self._kafka: Kafka | None = None
         self._artemis: Artemis | None = None
 
     def __enter__(self) -> Self:
@@ -83,6 +97,8 @@ class Arena:
                 self._rabbitmq = self._stack.enter_context(start_rabbitmq())
             if "redis" in self._needed:
                 self._redis = self._stack.enter_context(start_redis(options=REDIS_OPTIONS))
+            if "kafka" in self._needed:
+                self._kafka = self._stack.enter_context(start_kafka(options=KAFKA_OPTIONS))
             if "artemis" in self._needed:
                 self._artemis = self._stack.enter_context(start_artemis())
         except BaseException:  # an interrupt too: no server is left behind
@@ -100,6 +116,7 @@ class Arena:
             "postgres": self._postgres,
             "rabbitmq": self._rabbitmq,
             "redis": self._redis,
+            "kafka": self._kafka,
             "artemis": self._artemis,
         }
         return {name: server.version for name, server in servers.items() if server is not None}
@@ -110,6 +127,7 @@ class Arena:
             "postgres": self._postgres and self._postgres.pid,
             "rabbitmq": self._rabbitmq and self._rabbitmq.pid,
             "redis": self._redis and self._redis.pid,
+            "kafka": self._kafka and self._kafka.pid,
             "artemis": self._artemis and self._artemis.pid,
         }
         return {name: usage.cpu_s(pid) for name, pid in pids.items() if pid and name in contestant.servers}
@@ -152,6 +170,9 @@ class Arena:
             _empty(self._redis)
             stack.callback(_empty, self._redis)
             urls["BENCH_REDIS_URL"] = self._redis.url
+        if self._kafka is not None and "kafka" in contestant.servers:
+            stack.callback(_remove_topics, self._kafka, f"{name}.")
+            urls |= {"BENCH_KAFKA_URL": self._kafka.url, "BENCH_NAMESPACE": name}
         if self._artemis is not None and "artemis" in contestant.servers:
             urls |= {"BENCH_ARTEMIS_URL": self._artemis.url, "BENCH_ADDRESS": name}
         return urls
@@ -161,6 +182,8 @@ def _for_workq(given: dict[str, str]) -> dict[str, str]:
     names = {
         "BENCH_POSTGRES_URL": "WORKQ_LEDGER_URL",
         "BENCH_RABBITMQ_URL": "WORKQ_BROKER_URL",
+        "BENCH_KAFKA_URL": "WORKQ_BROKER_URL",
+        "BENCH_NAMESPACE": "WORKQ_NAMESPACE",
         "BENCH_REDIS_URL": "WORKQ_INFLIGHT_URL",
     }
     found = {workq: given[bench] for bench, workq in names.items() if bench in given}
@@ -172,6 +195,14 @@ def _drop(server: PostgreSQL, name: str) -> None:
     with psycopg.connect(server.url, autocommit=True) as connection:
         connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'.encode())
         connection.execute("CHECKPOINT")
+
+
+def _remove_topics(server: Kafka, prefix: str) -> None:
+    """Remove the topics whose names begin so. Their groups stay: no other place has their names."""
+    admin = AdminClient(server.admin_conf)
+    topics = [one for one in admin.list_topics(timeout=_KAFKA_S).topics if one.startswith(prefix)]
+    for removed in admin.delete_topics(topics, operation_timeout=_KAFKA_S).values() if topics else ():
+        removed.result(2 * _KAFKA_S)
 
 
 def _empty(server: Redis) -> None:

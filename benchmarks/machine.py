@@ -18,7 +18,7 @@ import psutil
 from benchmarks import arena, environments
 from benchmarks.roster import Contestant
 
-_OWN = ("workq-ledger", "psycopg", "pika", "redis", "SQLAlchemy", "msgspec")
+_OWN = ("workq-ledger", "psycopg", "pika", "confluent-kafka", "redis", "SQLAlchemy", "msgspec")
 _CALIBRATION_STEPS = 300_000
 
 

@@ -10,7 +10,7 @@ from benchmarks.goals import Verdict
 from benchmarks.results import Results, Spread, spread
 from benchmarks.roster import Contestant
 
-SERVERS = {"postgres": "pg", "rabbitmq": "rmq", "redis": "redis"}
+SERVERS = {"postgres": "pg", "rabbitmq": "rmq", "kafka": "kafka", "redis": "redis"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ class Contestant:
         name: for people and for `--only`, which takes the family as well.
         module: of `benchmarks/contestants/`, without `.py`.
         family: names the environment and its `requirements/<family>.txt`; None is the interpreter of the driver.
-        servers: of "rabbitmq", "redis", "postgres", "artemis": which it needs.
+        servers: of "rabbitmq", "kafka", "redis", "postgres", "artemis": which it needs.
         configuration: printed beside its figures.
         settings: passed to the module as `BENCH_<name>`.
         survives: None when every task of a killed worker runs again within a minute; otherwise how it is.
@@ -78,6 +78,14 @@ ROSTER: tuple[Contestant, ...] = (
         "PostgreSQL + RabbitMQ classic (WORKQ_QUEUE_TYPE=classic) + Redis; 2 processes x 1 thread",
         WORKQ | {"QUEUE_TYPE": "classic"},
         measures=("latency", "drain", "bulk", "sustained"),
+    ),
+    Contestant(
+        "workq-kafka",
+        "workq",
+        None,
+        ("postgres", "kafka", "redis"),
+        "PostgreSQL + Kafka, 8 partitions + Redis, as shipped; 2 processes x 1 thread",
+        WORKQ,
     ),
     Contestant(
         "workq-postgres", "workq", None, ("postgres",), "PostgreSQL alone, as shipped; 2 processes x 1 thread", WORKQ

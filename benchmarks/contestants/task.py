@@ -6,8 +6,9 @@ The driver gives, in the environment:
 
 - `BENCH_RECORDS`: the file that each task appends its record to;
 - `BENCH_BODY_S`: how long a task takes, in seconds; empty or 0 for a no-op;
-- `BENCH_RABBITMQ_URL`, `BENCH_REDIS_URL`, `BENCH_POSTGRES_URL`, `BENCH_ARTEMIS_URL` with `BENCH_ADDRESS`: fresh places
-  on the private servers, where needed;
+- `BENCH_RABBITMQ_URL`, `BENCH_REDIS_URL`, `BENCH_POSTGRES_URL`, `BENCH_KAFKA_URL` with `BENCH_NAMESPACE` (which
+  names of topics begin with), `BENCH_ARTEMIS_URL` with `BENCH_ADDRESS`: fresh places on the private servers, where
+  needed;
 - `BENCH_FOLDER`: an empty folder, for contestants that keep their queue in a file;
 - `BENCH_...` settings of the variant, from the roster.
 """

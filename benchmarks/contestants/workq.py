@@ -9,11 +9,13 @@ import sys
 from benchmarks.contestants import task
 from workq import WorkQueue
 
+QUEUE = "default"
+
 os.environ["WORKQ_QUEUE_TYPE"] = task.setting("QUEUE_TYPE", "quorum")
 wq = WorkQueue()
 
 
-@wq.task(name="bench.noop")
+@wq.task(name="bench.noop", queue=QUEUE)
 def noop(index: int, _pad: str) -> None:
     task.run(index)
 
@@ -21,6 +23,13 @@ def noop(index: int, _pad: str) -> None:
 class Workq(task.Contestant):
     def prepare(self) -> None:
         subprocess.run([sys.executable, "-m", "workq", "-q", "db", "migrate"], check=True)
+
+    def is_up(self) -> bool:
+        """On Kafka, when each process has partitions: until then it runs probes that it finds in the ledger."""
+        if not task.setting("KAFKA_URL"):
+            return True
+        depth = wq.stores.broker.depths([QUEUE], with_consumers=True)[QUEUE]
+        return depth.consumers is not None and depth.consumers >= int(task.setting("PROCESSES"))
 
     def one(self, index: int) -> None:
         noop.enqueue(index, task.PAD)

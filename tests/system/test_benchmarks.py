@@ -7,12 +7,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from benchmarks import kafka
+from benchmarks.arena import Arena
+from benchmarks.crew import Crew
+from benchmarks.roster import chosen
 from tests.system.fleet import REPOSITORY
 from tests.zygote import FORKED_WITH, ran
+from workq.config.kafka import KafkaUrl
 
 
 def bench(*args: str) -> subprocess.CompletedProcess[str]:
@@ -41,6 +47,28 @@ def test_a_contestant_is_measured_and_its_figures_are_told_and_written(tmp_path:
     assert figures["drain_missing"] == 0
     for figure in ("bulk_rate", "bulk_published_rate", "drain_rate", "drain_mid90_rate", "calibration_ms"):
         assert figures[figure] > 0, figure
+
+
+@pytest.mark.usefixtures("kafka_server", "postgres_server", "redis_server")
+def test_a_contestant_on_kafka_has_topics_of_its_own_which_are_gone_with_its_place() -> None:
+    [contestant] = chosen(["workq-kafka"])
+
+    with Arena([contestant]) as arena:
+        with arena.place(contestant) as place, Crew(contestant, Path(sys.executable), place) as crew:
+            crew.call("prepare", limit_s=120.0)
+            crew.call("fill", 100, limit_s=120.0)
+            settings = KafkaUrl.parse(place.environment["WORKQ_BROKER_URL"]).settings()
+            filled = topics(settings)
+        left = topics(settings)
+
+    assert {one.partition(".")[0] for one in filled} == {place.environment["WORKQ_NAMESPACE"]}
+    assert left == set()
+
+
+def topics(settings: dict[str, Any]) -> set[str]:
+    """Those of users."""
+    found = AdminClient(settings).list_topics(timeout=60.0).topics
+    return {one for one in found if not one.startswith("__")}
 
 
 @pytest.mark.usefixtures("postgres_server")  # it starts its own: this says what a missing one means
