@@ -58,7 +58,7 @@ class Contestant:
 WORKQ = {"PROCESSES": "2", "THREADS": "1"}
 NO_BULK = tuple(measure for measure in MEASURES if measure != "bulk")
 NO_DELAY = tuple(measure for measure in MEASURES if measure != "delay")
-"""Of who needs another command for delays."""
+"""Of who needs another command for delays, or has none."""
 AT_MOST_ONCE = "no: a task that was taken is gone with its worker"
 
 ROSTER: tuple[Contestant, ...] = (
@@ -229,6 +229,25 @@ ROSTER: tuple[Contestant, ...] = (
         {"STORE": "redis"},
         survives="yes, but only after 10 minutes idle (default)",
         sustained_share=0.5,
+        measures=NO_DELAY,
+    ),
+    Contestant(
+        "faststream-each",
+        "faststream",
+        "faststream",
+        ("kafka",),
+        "Kafka, acks=all, NACK_ON_ERROR: a commit after each, --workers 2, max_workers 4, 8 partitions, orjson, uvloop",
+        {"CONSUMERS": "4"},
+        sustained_share=0.25,
+        measures=NO_DELAY,
+    ),
+    Contestant(
+        "faststream-batch",
+        "faststream",
+        "faststream",
+        ("kafka",),
+        "Kafka, the same with batch=True, max_records 100: a commit after a batch, 2 partitions",
+        {"MAX_RECORDS": "100"},
         measures=NO_DELAY,
     ),
     Contestant(
