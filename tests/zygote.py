@@ -7,7 +7,9 @@ its clock) gets a process that is started as a user starts it; so does what runs
 A process that starts others (a supervisor, a demo, a benchmark) has them forked too. It has threads and open databases
 by then, and neither survives a fork: so a child of it, its nursery, which was forked before it did anything, forks them
 in its place, and they become its own children. What they import is there already, but for their programs and the
-applications.
+applications; and of a supervisor of the tests its application, too, with the tables of its namespace, is made before,
+once for all of them. What an application does when it is imported, it does once there: so this is for those alone that
+do nothing then but read their settings.
 
 A process shows its environment as the kernel tells it, and by that it may be found. One that was forked has none of its
 own there: it writes its own over that of the zygote, which has room for it.
@@ -42,10 +44,18 @@ from typing import IO, Any, ClassVar, Final, NoReturn, TextIO
 
 import psutil
 
+from workq.application import load_app
+from workq.errors import ConfigError
+from workq.jobs.ledger.tables import JobTables
 from workq.ledger.columns import DIALECTS
+from workq.ledger.engine.url import ledger_url
 from workq.ledger.schema import shared_tables
-from workq.slices import every_table
+from workq.limits.ledger.tables import LimitTables
+from workq.messages.ledger.tables import MessageTables
+from workq.order.ledger.tables import OrderTables
+from workq.schedules.ledger import ScheduleTables
 from workq.values import failpoints
+from workq.webhooks.ledger.tables import WebhookTables
 
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
 REQUEST_MAX: Final = 1 << 20
@@ -60,6 +70,13 @@ _PROGRAMS: Final = ("workq.__main__", "workq.consumer", "workq.intake", "workq.w
 """What a process imports when it begins to be one."""
 _APPLICATIONS: Final = ("workq.demo", "workq.lab.bench", "workq.lab.certify")
 """In them are modules that read their settings when they are imported."""
+_MADE_BEFORE: Final = (
+    *(f"tests.system.{one}:wq" for one in ("box", "lists", "postman", "witness", "workshop")),
+    "workq.lab.certify.witness:wq",
+    "workq.demo.reindex:wq",
+)
+"""Applications that say nothing, write nothing and ask for no pid when they are imported."""
+_PARTS: Final = (OrderTables, LimitTables, ScheduleTables, JobTables, WebhookTables, MessageTables)
 _PYTHON: Final = b"python3"
 _PR_SET_NAME: Final = 15
 _PR_SET_CHILD_SUBREAPER: Final = 36
@@ -311,11 +328,20 @@ def load() -> None:
         "doctest",  # the reader of the pages
         "importlib.resources.readers",  # the files of sql/
         "encodings.ascii",  # names of threads
+        "encodings.idna",  # names of hosts
+        "encodings.utf_8_sig",  # files of settings
+        "tomllib",
     ):
         importlib.import_module(name)
     for dialect in DIALECTS:
-        every_table(shared_tables("workq", dialect))
+        _make_tables("workq", dialect)
     gc.freeze()  # else the first collection of each run would copy it all
+
+
+def _make_tables(namespace: str, dialect: str) -> None:
+    tables = shared_tables(namespace, dialect)
+    for part in _PARTS:
+        tables.part(part)
 
 
 def _serve(listener: socket.socket) -> None:
@@ -385,6 +411,7 @@ def _become(request: Mapping[str, Any], fds: Sequence[int], begins: Callable[[],
         if "WORKQ_FAILPOINT" in os.environ:
             importlib.reload(failpoints)
         if _has_processes(request["python"]):
+            _make_before(request["python"])
             _have_a_nursery()
         status = _run(request["python"], request["cwd"])
     except SystemExit as end:
@@ -463,6 +490,17 @@ def _has_processes(python: Sequence[str]) -> bool:
         case ["-c", code, *_]:
             return "workq.demo" in code
     return False
+
+
+def _make_before(python: Sequence[str]) -> None:
+    """What a supervisor and all of its processes would each make: the application, and the tables of its ledger."""
+    found = next((one for one in _MADE_BEFORE if one in python), None)
+    if found is None:
+        return
+    with contextlib.suppress(ConfigError):  # whoever needs it meets that, too, and says so
+        settings = load_app(found).settings
+        _make_tables(settings.namespace, ledger_url(settings.ledger).get_backend_name())
+    gc.freeze()
 
 
 def _have_a_nursery() -> None:
