@@ -182,12 +182,15 @@ def fits(env: Mapping[str, str]) -> bool:
     return all(env.get(one) == before.get(one) for one in {*env, *before} if one.startswith(_STARTS_WITH))
 
 
-def ran(command: Sequence[str], *, timeout_s: float, **given: Any) -> subprocess.CompletedProcess[str]:
-    """As `subprocess.run` does it, with all that it prints; forked if it can be."""
-    with Forked(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8",
+def ran(
+    command: Sequence[str], *, timeout_s: float, read: str | None = None, **given: Any
+) -> subprocess.CompletedProcess[str]:
+    """As `subprocess.run` does it, with all that it prints; forked if it can be. `read`: what it finds to read."""
+    stdin = subprocess.DEVNULL if read is None else subprocess.PIPE
+    with Forked(command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8",
                 **given) as process:  # fmt: skip
         try:
-            out, err = process.communicate(timeout=timeout_s)
+            out, err = process.communicate(read, timeout=timeout_s)
         except BaseException:
             process.kill()
             raise

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,7 +25,7 @@ from tests.system.legs import Leg
 from tests.system.test_lost_hints import sent_again
 from tests.system.witness import make_book, read_book
 from tests.unit.test_fallback_polling import OF_POLLING
-from tests.zygote import FORKED_WITH, zygote
+from tests.zygote import FORKED_WITH, ran, zygote
 from workq import State
 from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.values import JOB_ENDED, JobState
@@ -417,12 +416,9 @@ wq.producer.relay.flush(timeout_s=30.0)
 
 def enqueue_elsewhere(leg: Leg, armed: dict[str, str], code: str = ALIKE) -> int:
     """A process that records tasks, and dies between the commit and the hints."""
-    return subprocess.run(
-        [sys.executable, "-c", f"TASKS = {TASKS}\n{code}"],
-        env={**os.environ, **leg.environ, **armed},
-        cwd=REPOSITORY,
-        timeout=30,
-    ).returncode
+    environ = {**os.environ, **FORKED_WITH, **leg.environ, **armed}
+    command = [sys.executable, "-c", f"TASKS = {TASKS}\n{code}"]
+    return ran(command, env=environ, cwd=REPOSITORY, timeout_s=30).returncode
 
 
 def unhinted(leg: Leg, *, delay_s: float) -> list[str]:

@@ -23,9 +23,10 @@ import redis
 from sqlalchemy import Connection, create_engine
 
 import workq.inflight
-from tests.cli.conftest import REPOSITORY, ran_in
+from tests.cli.conftest import ran_in
 from tests.conftest import Private
 from tests.docs.page import blocks
+from tests.zygote import FORKED_WITH, ran
 from workq.broker import Hint
 from workq.broker.rabbitmq import RabbitMQBroker
 from workq.config import Settings
@@ -138,16 +139,9 @@ class Shop:
 
     def python(self, role: str, code: str, given: str = "") -> list[str]:
         """What a program prints that runs as this role."""
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=self.folder,
-            env=self.env | self.settings(role),
-            input=given,
-            capture_output=True,
-            text=True,
-            timeout=BOUND_S,
-            check=False,
-        )
+        command = [sys.executable, "-c", code]
+        environ = self.env | self.settings(role)
+        done = ran(command, cwd=self.folder, env=environ, read=given, timeout_s=BOUND_S)
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout.splitlines()
 
@@ -236,7 +230,7 @@ def shop(
     owner = server.create_database()
     ledgers = on_postgresql(owner) if request.param == "postgresql" else on_mysql(owner, folder)
     env = {name: value for name, value in os.environ.items() if not name.startswith("WORKQ_")}
-    env |= {"PYTHONPATH": f"{folder}:{REPOSITORY}", "WORKQ_APP": "shop:wq", "BROKER": broker, "INFLIGHT": inflight}
+    env |= FORKED_WITH | {"WORKQ_APP": "shop:wq", "BROKER": broker, "INFLIGHT": inflight}
     env |= {"WORKQ_WEBHOOK_ALLOW": "loopback", "WORKQ_WEBHOOK_PORTS": "1-65535", "WORKQ_QUEUE_TYPE": "classic"}
     yield Shop(folder, env, ledgers)
     with as_owner(owner) as tx:

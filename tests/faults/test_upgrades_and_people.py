@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -23,6 +22,7 @@ from tests.system.conftest import OpenLeg
 from tests.system.fleet import REPOSITORY, Fleet, wait_until
 from tests.system.legs import Leg
 from tests.system.test_sweep import delivered, record_unpublished
+from tests.zygote import FORKED_WITH, ran
 from workq import State
 from workq.diagnose.audit import audit
 from workq.lab.servers import MariaDB, PostgreSQL
@@ -96,8 +96,8 @@ def sweep_and_die(leg: Leg, point: str, folder: Path) -> None:
         "sweep(wq.stores, wq.settings, only=['relay']); wq.close()"
     )
     armed = {"WORKQ_FAILPOINT": f"{point}:exit137@1", "WORKQ_FAILPOINT_ONCE": str(once)}
-    environ = {**os.environ, **leg.environ, **armed}
-    assert subprocess.run([sys.executable, "-c", code], env=environ, cwd=REPOSITORY, timeout=60).returncode == 137
+    environ = {**os.environ, **FORKED_WITH, **leg.environ, **armed}
+    assert ran([sys.executable, "-c", code], env=environ, cwd=REPOSITORY, timeout_s=60).returncode == 137
 
 
 @pytest.mark.parametrize(

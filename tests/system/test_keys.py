@@ -13,6 +13,7 @@ from sqlalchemy import func, select
 
 from tests.system.fleet import REPOSITORY
 from tests.system.legs import Leg
+from tests.zygote import FORKED_WITH, Forked
 
 
 @pytest.mark.timeout(1500)
@@ -22,10 +23,10 @@ def test_one_row_for_each_key_however_many_processes_enqueue_it(leg: Leg, long_r
     with ExitStack() as stack:
         started = [
             stack.enter_context(
-                subprocess.Popen(
+                Forked(
                     [sys.executable, "-m", "tests.system.keyed", str(keys), str(draws), str(seed)],
                     cwd=REPOSITORY,
-                    env={**os.environ, **leg.environ},
+                    env={**os.environ, **FORKED_WITH, **leg.environ},
                     stdout=subprocess.PIPE,
                     text=True,
                 )

@@ -13,7 +13,8 @@ import pytest
 from sqlalchemy import select
 
 from tests.stores import database_of
-from tests.system.fleet import REPOSITORY, wait_until
+from tests.system.fleet import wait_until
+from tests.zygote import FORKED_WITH, Forked
 from workq.app import WorkQueue
 from workq.errors import LedgerReplaced, LedgerUnavailable
 from workq.ledger.engine.sqlite_file import LOOK_EVERY_S
@@ -153,14 +154,14 @@ def test_a_worker_and_a_sweep_say_so_and_end_with_4_and_make_no_ledger(
     folder: Path, harm: Callable[[Path], None]
 ) -> None:
     """A process manager that starts them again decides on what is there then."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[Forked] = []
 
     def start(*args: str) -> None:
         started.append(
-            subprocess.Popen(
+            Forked(
                 [sys.executable, "-m", "workq", *args],
                 cwd=folder,
-                env={"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
+                env={**FORKED_WITH, "PATH": "/usr/bin:/bin"},
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 text=True,

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 import os
-import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterable
@@ -23,6 +22,7 @@ from tests.system.fleet import REPOSITORY
 from tests.system.inbox import Inbox, Letter
 from tests.system.legs import Leg
 from tests.system.postman import APP
+from tests.zygote import FORKED_WITH, ran
 from workq import WorkQueue
 from workq.slices import every_table
 from workq.webhooks import Webhooks
@@ -60,15 +60,9 @@ def command(leg: Leg, *args: str) -> str:
 
 def work(leg: Leg) -> str:
     """A worker that talks as much as it can, until nothing is due; what it has said."""
-    done = subprocess.run(
-        [sys.executable, "-m", "workq", "-v", "worker", "--app", APP, "--drain", "--processes", "1", "--threads", "16"],
-        cwd=REPOSITORY,
-        env={**os.environ, **leg.environ},
-        capture_output=True,
-        timeout=LONG_S,
-        text=True,
-        check=False,
-    )
+    command = ["-m", "workq", "-v", "worker", "--app", APP, "--drain", "--processes", "1", "--threads", "16"]
+    environ = {**os.environ, **FORKED_WITH, **leg.environ}
+    done = ran([sys.executable, *command], cwd=REPOSITORY, env=environ, timeout_s=LONG_S)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 
