@@ -33,7 +33,7 @@ from workq.lab.certify.report import CertifyReport, CertifyWishes
 from workq.lab.certify.stage import Stage
 from workq.lab.certify.verdict import Defect
 from workq.lab.namespace import Store
-from workq.lab.servers import start_kafka, start_postgres, start_rabbitmq, start_redis
+from workq.lab.servers import RabbitMQ, start_kafka, start_postgres, start_redis
 
 EMBEDDED = (
     "kill-everything",
@@ -62,12 +62,12 @@ TASKS_MIN = 200
 
 
 @pytest.fixture
-def servers(private: Private) -> Iterator[Servers]:
-    """Servers of this test alone: they will be killed."""
+def servers(private: Private, mortal_rabbitmq: RabbitMQ) -> Iterator[Servers]:
+    """Servers that may be killed; but for RabbitMQ, of this test alone."""
     with ExitStack() as stack:
         yield {
             Store.LEDGER: stack.enter_context(private(start_postgres)),
-            Store.BROKER: stack.enter_context(private(start_rabbitmq)),
+            Store.BROKER: mortal_rabbitmq,
             Store.INFLIGHT: stack.enter_context(private(start_redis)),
         }
 

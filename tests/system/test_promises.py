@@ -11,39 +11,39 @@ import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
-from tests.conftest import Private
 from tests.system.conftest import OpenLeg
 from tests.system.fleet import REPOSITORY, wait_until
 from tests.system.legs import Leg
 from workq import State
-from workq.lab.servers import start_rabbitmq
+from workq.lab.servers import RabbitMQ
 from workq.ledger.engine.url import ledger_url
 
 
 def test_a_task_longer_than_the_consumer_timeout_runs_once_and_no_channel_is_closed(
-    private: Private, request: pytest.FixtureRequest, tmp_path: Path, long_run: bool
+    mortal_rabbitmq: RabbitMQ, open_leg: OpenLeg, long_run: bool
 ) -> None:
     """RabbitMQ closes the channel of a consumer that has not acked in time. We ack before we run."""
     timeout_s, task_s = (60, 180.0) if long_run else (2, 8.0)
-    with private(start_rabbitmq, options=[f"consumer_timeout = {timeout_s * 1000}"]) as rabbitmq:
-        if not long_run:  # how often channels are looked at; a minute by default
-            rabbitmq.ctl("eval", "application:set_env(rabbit, channel_tick_interval, 500).")
-        leg = Leg.open(
-            "servers",
-            tmp_path,
-            ledger=request.getfixturevalue("postgres_server").url,
-            broker=rabbitmq.url,
-            inflight=request.getfixturevalue("redis_server").url,
-        )
+    rabbitmq = mortal_rabbitmq
+    limits = (
+        "application:set_env(rabbit, consumer_timeout, {}), application:set_env(rabbit, channel_tick_interval, {})."
+    )
+    before = len(rabbitmq.log.read_bytes())
+    # the second is how often channels are looked at
+    rabbitmq.ctl("eval", limits.format(timeout_s * 1000, 60_000 if long_run else 500))
+    try:
+        leg = open_leg("servers", broker=rabbitmq.url)
         with leg.fleet(processes=1, threads=1):
             leg["note"].enqueue(1, task_s)
             leg["note"].enqueue_many({"number": number} for number in range(2, 10))
             leg.wait_settled(timeout_s=task_s + 30)
-            leg.close()
-        assert set(leg.starts().values()) == {1}
-        log = rabbitmq.log.read_text(errors="replace")
-        assert "consumer ack timed out" not in log
-        assert "PRECONDITION_FAILED" not in log
+    finally:
+        rabbitmq.ctl("eval", limits.format(1_800_000, 60_000))
+    assert set(leg.starts().values()) == {1}
+    log = rabbitmq.log.read_bytes()[before:].decode(errors="replace")
+    assert "accepting AMQP connection" in log
+    assert "consumer ack timed out" not in log
+    assert "PRECONDITION_FAILED" not in log
 
 
 @pytest.mark.parametrize("leg_name", ["sqlite", "servers"])
