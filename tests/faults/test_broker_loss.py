@@ -129,7 +129,7 @@ def test_a_worker_that_may_not_hold_for_longer_than_the_consumer_timeout_goes_on
         leg = Leg.open(
             "servers", tmp_path, ledger=postgres_server.url, broker=server.url, inflight=redis.url, divide=10.0
         )
-        server.ctl("eval", limits.format(1000))
+        server.evaluate(limits.format(1000))
         try:
             with leg.fleet(processes=1, threads=2) as fleet:
                 enqueue(leg, 1)
@@ -147,7 +147,7 @@ def test_a_worker_that_may_not_hold_for_longer_than_the_consumer_timeout_goes_on
                 assert "child_died" not in fleet.text()
             check_once(leg, 11)
         finally:
-            server.ctl("eval", limits.format(1_800_000))
+            server.evaluate(limits.format(1_800_000))
             leg.close()
 
 

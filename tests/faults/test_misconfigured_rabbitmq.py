@@ -229,7 +229,7 @@ def test_a_quorum_queue_without_a_leader_is_an_error(managed: Managed) -> None:
     fresh = managed.fresh()
     name = f"{fresh.namespace}.q.mail"
 
-    fresh.server.ctl("eval", f'ra:stop_server(quorum_queues, {{list_to_atom("%2F_{name}"), node()}}).')
+    fresh.server.evaluate(f'ra:stop_server(quorum_queues, {{list_to_atom("%2F_{name}"), node()}}).')
 
     checks = fresh.look("other")
     errors = told(checks, "broker", Level.ERROR)

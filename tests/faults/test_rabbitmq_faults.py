@@ -74,7 +74,7 @@ def let_quorum_queues_settle(server: RabbitMQ) -> None:
     Up to 3.10 at least it does so about a second later: a quorum queue that is younger when the broker is killed finds
     no leader afterwards, ever (rabbitmq-server#10070). Nobody can help that from outside; these tests are not about it.
     """
-    server.ctl("eval", "[dets:sync(T) || T <- dets:all()].")
+    server.evaluate("[dets:sync(T) || T <- dets:all()].")
 
 
 # Down and up again
@@ -351,14 +351,14 @@ def test_a_queue_without_a_leader_is_told_and_stops_no_other_queue(
     assert len(collect(consumer, 1)) == 1
     member = f"{{'%2F_{namespace}.q.mail', node()}}"
 
-    server.ctl("eval", f"ra:stop_server(quorum_queues, {member}).")
+    server.evaluate(f"ra:stop_server(quorum_queues, {member}).")
     try:
         lost = broker.publish(hints("mail", 3), deadline_s=1.0)
         publish_until_confirmed(broker, hints("other", 3))
         newcomer = broker.consumer(["mail"], name="two", prefetch=10)
         until(lambda: newcomer.trouble is not None, "the newcomer tells that it gets no answer")
     finally:
-        server.ctl("eval", f"ra:restart_server(quorum_queues, {member}).")
+        server.evaluate(f"ra:restart_server(quorum_queues, {member}).")
 
     assert lost == [False] * 3
     sent = hints("mail", 3)
@@ -466,7 +466,7 @@ def test_deliveries_that_lie_in_the_buffer_for_too_long_are_taken_back_and_come_
 ) -> None:
     """The broker's `consumer_timeout` (30 minutes by default) closes the channel, also for what was never fetched."""
     limits = "[application:set_env(rabbit, Key, {}) || Key <- [channel_tick_interval, consumer_timeout]]."
-    server.ctl("eval", limits.format(1000))
+    server.evaluate(limits.format(1000))
     try:
         sent = hints("mail", 2)
         publish_until_confirmed(broker, sent)
@@ -479,7 +479,7 @@ def test_deliveries_that_lie_in_the_buffer_for_too_long_are_taken_back_and_come_
         assert ids(again) == ids(sent)
         assert all(delivery.is_redelivered for delivery in again)
     finally:
-        server.ctl("eval", limits.format(1_800_000))
+        server.evaluate(limits.format(1_800_000))
 
 
 # Why there is no connection: one message for each reason

@@ -275,8 +275,8 @@ def test_a_rabbitmq_whose_disk_is_really_full_takes_nothing_and_costs_nothing(
 ) -> None:
     """F35, for real: its own measure raises the alarm, then nothing at all can be written; it may die of that."""
     with private(start_rabbitmq, small_disk, options=["disk_free_limit.absolute = 20MB"]) as server:
-        server.ctl("eval", "rabbit_disk_monitor:set_min_check_interval(100).")
-        server.ctl("eval", "rabbit_disk_monitor:set_max_check_interval(500).")
+        server.evaluate("rabbit_disk_monitor:set_min_check_interval(100).")
+        server.evaluate("rabbit_disk_monitor:set_max_check_interval(500).")
         leg = Leg.open(
             "servers", tmp_path, ledger=postgres_server.url, broker=server.url, inflight=redis_server.url, divide=10.0
         )
@@ -288,7 +288,7 @@ def test_a_rabbitmq_whose_disk_is_really_full_takes_nothing_and_costs_nothing(
                 ballast = small_disk / "ballast"
                 fill(ballast)
                 alarms = "rabbit_alarm:get_alarms()."
-                wait_until(lambda: "disk" in server.ctl("eval", alarms), timeout_s=30, what="RabbitMQ has noticed")
+                wait_until(lambda: "disk" in server.evaluate(alarms), timeout_s=30, what="RabbitMQ has noticed")
                 began = time.monotonic()
                 leg["note"].enqueue_many({"number": number} for number in range(20, 40))
                 enqueued_s = time.monotonic() - began

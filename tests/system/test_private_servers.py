@@ -378,6 +378,13 @@ class TestRabbitMQ(ServerContract):
         assert ["word", "quorum"] in [line.split() for line in server.ctl("list_queues", "name", "type").splitlines()]
         assert server.node in server.ctl("cluster_status")
 
+    def test_what_it_evaluates_is_told_and_so_is_why_that_failed(self, server: RabbitMQ) -> None:
+        assert server.evaluate("[node(), 1 + 1].") == f"['{server.node}', 2]"
+        with pytest.raises(ServerFailed, match="undef"):
+            server.evaluate("no_such_module:call().")
+        with pytest.raises(ServerFailed, match="Incomplete form"):
+            server.evaluate("1 + 1")
+
     def test_ctl_tells_why_it_failed(self, server: RabbitMQ) -> None:
         with pytest.raises(ServerFailed, match=r"not[_ ]found"):
             server.ctl("purge_queue", "no_such_queue")

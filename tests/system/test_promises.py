@@ -30,7 +30,7 @@ def test_a_task_longer_than_the_consumer_timeout_runs_once_and_no_channel_is_clo
     )
     before = len(rabbitmq.log.read_bytes())
     # the second is how often channels are looked at
-    rabbitmq.ctl("eval", limits.format(timeout_s * 1000, 60_000 if long_run else 500))
+    rabbitmq.evaluate(limits.format(timeout_s * 1000, 60_000 if long_run else 500))
     try:
         leg = open_leg("servers", broker=rabbitmq.url)
         with leg.fleet(processes=1, threads=1):
@@ -38,7 +38,7 @@ def test_a_task_longer_than_the_consumer_timeout_runs_once_and_no_channel_is_clo
             leg["note"].enqueue_many({"number": number} for number in range(2, 10))
             leg.wait_settled(timeout_s=task_s + 30)
     finally:
-        rabbitmq.ctl("eval", limits.format(1_800_000, 60_000))
+        rabbitmq.evaluate(limits.format(1_800_000, 60_000))
     assert set(leg.starts().values()) == {1}
     log = rabbitmq.log.read_bytes()[before:].decode(errors="replace")
     assert "accepting AMQP connection" in log

@@ -46,7 +46,7 @@ class _AtRabbitMQ(KindStage):
 
     def kill(self) -> None:
         """RabbitMQ 4.0 may write down later that a queue was declared than what has come into it: not this time."""
-        self._rabbitmq.ctl("eval", "catch mnesia:sync_log().")
+        self._rabbitmq.evaluate("catch mnesia:sync_log().")
         super().kill()
 
     def arrived(self) -> list[Arrived]:

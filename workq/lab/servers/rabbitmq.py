@@ -14,7 +14,7 @@ from typing import Final
 from workq.lab.servers import server
 from workq.lab.servers.place import NetworkPlace
 from workq.lab.servers.programs import find_program
-from workq.lab.servers.server import ANSWER_LIMIT_S, COMMAND_LIMIT_S, PortTakenError, Server
+from workq.lab.servers.server import ANSWER_LIMIT_S, COMMAND_LIMIT_S, PortTakenError, Server, ServerFailed
 
 _LISTENER: Final = re.compile(r"(?:(?:stomp\.)?listeners\.ssl\.\d+|management\.tcp\.port)\s*=\s*(?:[\d.]+:)?(\d+)")
 
@@ -88,6 +88,24 @@ class RabbitMQ(Server):
         if not self.is_running:
             raise RuntimeError(f"{self.name} is not running: rabbitmqctl would start an epmd that nobody ends")
         return self._tell([self._ctl, "--quiet", *args], limit_s=limit_s)
+
+    def evaluate(self, expression: str) -> str:
+        """Have this node evaluate an Erlang expression, which ends with a full stop; what that is.
+
+        As `rabbitmqctl eval` does it, but by a program in C, in some milliseconds instead of half a second.
+
+        Raises:
+            ServerFailed: it failed; the reason is included. ServerMissing: that program is not installed.
+        """
+        if not self.is_running:
+            raise RuntimeError(f"{self.name} is not running: there is nobody to evaluate anything")
+        call = find_program("erl_call", package="erlang-base")
+        cookie = (self.folder / ".erlang.cookie").read_text()
+        said = self._tell([call, "-c", cookie, "-n", self.node, "-e"], read=f"{expression}\n")
+        done = re.fullmatch(r"\{ok, (.*)\}", said.strip(), re.DOTALL)
+        if done is None:
+            raise ServerFailed(f"{self.name} did not evaluate {expression}: {said.strip()}")
+        return done[1]
 
     def wait_registered(self, queue: str) -> None:
         """Return when a quorum queue of the default virtual host, just declared, is sure to survive `kill()`."""

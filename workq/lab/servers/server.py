@@ -321,10 +321,11 @@ class Server(ABC):
             return None
         return done.stdout
 
-    def _tell(self, command: Sequence[str], *, limit_s: float = COMMAND_LIMIT_S) -> str:
-        """What a client program printed; an error of the program is raised with its own words."""
+    def _tell(self, command: Sequence[str], *, limit_s: float = COMMAND_LIMIT_S, read: str | None = None) -> str:
+        """What a client program printed, which found this to read; an error of it is raised with its own words."""
         done = subprocess.run(
             self._programs.command(command),
+            input=read,
             capture_output=True,
             text=True,
             timeout=limit_s,
