@@ -16,10 +16,12 @@ from tests.system.fleet import wait_until
 from workq import Times, WorkQueue
 from workq.broker import PAGE, Hint
 from workq.broker.rabbitmq import delays
+from workq.enqueue import relay
 from workq.enqueue.relay import BATCH, SENT_MAX, Relay, hints_of
 from workq.errors import ConfigError
 from workq.ledger import Unpublished
 from workq.ledger.engine import migrate
+from workq.logs.seldom import Seldom
 from workq.recovery.sweep import sweep
 from workq.values.codec import new_task_id
 from workq.values.task import NewTask
@@ -180,6 +182,7 @@ def test_a_queue_that_takes_nothing_keeps_the_sweep_from_no_other(
                 raise ConfigError("broker: queue bad exists with different arguments")
             return [one.queue != "bad" for one in hints]
 
+        monkeypatch.setattr(relay, "_seldom", Seldom(relay.log, every_s=60.0))  # what others were told is no matter
         monkeypatch.setattr(wq.stores.broker, "publish", publish)
         monkeypatch.setattr(wq.stores.broker, "is_transactional", False)
         done = sweep(wq.stores, wq.settings, limit=2)
@@ -190,6 +193,9 @@ def test_a_queue_that_takes_nothing_keeps_the_sweep_from_no_other(
     assert {row.queue for row in left} == {"bad"}
     refusals = [vars(one)["queue"] for one in caplog.records if one.msg == "relay.refused"]
     assert refusals == ["bad"] * is_refused, "once a minute"
+    unconfirmed = [vars(one) for one in caplog.records if one.msg == "relay.unconfirmed"]
+    assert [one["queues"] for one in unconfirmed] == ["bad"] * (not is_refused), "once a minute, and with its reason"
+    assert all(one["levelname"] == "WARNING" and "not confirmed" in one["reason"] for one in unconfirmed)
 
 
 def test_a_broker_that_does_not_answer_holds_up_what_is_behind_the_relay_once(

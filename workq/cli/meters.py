@@ -117,7 +117,10 @@ def _show(session: Session, found: Meters) -> None:
         lines.append(("found by polling", f"{counted(found.polled, 'task')}, while the broker was away"))
     if found.polled_idle:
         lines.append(
-            ("found while idle", f"{counted(found.polled_idle, 'task')}, whose hints waited for other workers")
+            (
+                "found while idle",
+                f"{counted(found.polled_idle, 'task')}, whose hints waited for other workers, or never came",
+            )
         )
     record(lines)
     if found.hints_lost_started.count:

@@ -37,6 +37,8 @@ SENT_MAX = 10_000
 """Rows that are sent together, at most. The more there are, the more of those that are delayed share a hint."""
 LINGER_S = 0.003
 """How long the first of a batch may wait for others, while rows come faster than they are published."""
+QUEUES_TOLD_MAX = 5
+"""The names of queues in one line of the log, at most."""
 MARK_AFTER_S = 0.5
 """How long a confirmed hint may be unmarked. A crash meanwhile costs a second hint."""
 MARK_AFTER_PART = 0.25
@@ -113,15 +115,35 @@ def publish(stores: Stores, rows: Sequence[Unpublished], *, deadline_s: float) -
 def send(stores: Stores, rows: Sequence[Unpublished], *, deadline_s: float) -> list[Unpublished]:
     """Publish hints for rows; answers those that the broker confirmed, which are to be marked.
 
-    A queue that the broker refuses is told in the log, and keeps no other waiting.
+    A queue that the broker refuses is told in the log, and keeps no other waiting; so is what was not confirmed.
     """
     pages = pages_of(stores.broker, rows)
     if not pages:
         return []
     reach("relay.before_publish")
-    confirmed = publish_each(stores.broker, [hint for hint, _ in pages], deadline_s=deadline_s, refused=refused)
+    told: set[str] = set()
+
+    def tell(queue: str, error: ConfigError) -> None:
+        told.add(queue)
+        refused(queue, error)
+
+    confirmed = publish_each(stores.broker, [hint for hint, _ in pages], deadline_s=deadline_s, refused=tell)
     reach("relay.before_mark")
+    if not all(confirmed):
+        left = [page for (hint, page), ok in zip(pages, confirmed, strict=True) if not ok and hint.queue not in told]
+        _tell_unconfirmed([row for page in left for row in page])
     return [row for (_, page), ok in zip(pages, confirmed, strict=True) if ok for row in page]
+
+
+def _tell_unconfirmed(rows: Sequence[Unpublished]) -> None:
+    if rows:
+        queues = sorted({row.queue for row in rows})
+        _seldom.warning(
+            "relay.unconfirmed",
+            reason="the broker has not confirmed their hints in time; a sweep sends them again. See: workq doctor",
+            count=len(rows),
+            queues=", ".join(queues[:QUEUES_TOLD_MAX]) + (", ..." if len(queues) > QUEUES_TOLD_MAX else ""),
+        )
 
 
 def _later(row: Unpublished, waited_s: float) -> Unpublished:
@@ -233,8 +255,6 @@ class Relay:
         now = self.clock()
         rows = [row if row.delay_s == 0.0 else _later(row, now - at) for at, row in offered]
         sent = self._tried(lambda: send(self._stores, rows, deadline_s=self._confirm_s)) or []
-        if len(sent) < len(rows):
-            log.info("relay.unconfirmed", extra={"tasks": len(rows) - len(sent)})
         with self._changed:
             confirmed_at = time.monotonic()
             for start in range(0, len(sent), BATCH):
