@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 
 import pytest
+from confluent_kafka import KafkaError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from workq.broker import Hint
 from workq.broker.kafka import KafkaBroker
+from workq.broker.kafka.refusal import LastRefusal
 from workq.broker.kafka.topics import TopicNames
 from workq.broker.kafka.tracker import PartitionLife
 from workq.config import Settings, check_broker_url, masked
@@ -152,11 +155,62 @@ def test_where_nothing_listens_each_question_says_so_and_nothing_is_confirmed() 
 
     assert broker.publish([Hint("mail", (new_task_id(),))], deadline_s=0.5) == [False]
     assert consumer.fetch(ids_max=1, wait_s=0.0) == []
-    with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1"):
+    with pytest.raises(BrokerUnavailable, match=r"nothing listens at 127\.0\.0\.1:1 \(connection refused\)"):
         broker.check()
     broker.close()
 
 
-def test_a_library_setting_that_cannot_be_used_is_refused_when_the_broker_is_made() -> None:
-    with pytest.raises(ConfigError, match=r"broker: .*ca_file|broker: librdkafka refuses"):
+def test_a_file_that_cannot_be_read_is_refused_by_the_name_it_has_in_the_url() -> None:
+    with pytest.raises(ConfigError, match=r"broker: ca_file in the URL: /nowhere/ca\.pem: No such file"):
         KafkaBroker("kafkas://one?ca_file=/nowhere/ca.pem")
+
+
+@pytest.mark.parametrize(
+    ("told", "why", "patience_s"),
+    [
+        ([], "one:9092,two:9092 did not answer; is Kafka there, and is that port one without TLS?", math.inf),
+        ([(KafkaError._RESOLVE, "one:9092/bootstrap: Failed to resolve 'one:9092'")], "the host of one:9092 is", 60.0),
+        (
+            [(KafkaError._TRANSPORT, "two:9092/bootstrap: Connect to ipv4#10.0.0.1:9092 failed: Connection refused")],
+            "nothing listens at two:9092 (connection refused)",
+            math.inf,
+        ),
+        (
+            [
+                (KafkaError._RESOLVE, "one:9092/bootstrap: Failed to resolve 'one:9092'"),
+                (KafkaError._TRANSPORT, "two:9092/bootstrap: Connect to ipv4#10.0.0.1:9092 failed: Connection refused"),
+                (KafkaError._ALL_BROKERS_DOWN, "0/2 brokers are down"),
+            ],
+            "(connection refused); the host of one:9092 is unknown",
+            math.inf,
+        ),
+        (
+            [
+                (KafkaError._TRANSPORT, "two:9092/1: Connect to ipv4#10.0.0.1:9092 failed: Connection refused"),
+                (KafkaError._TRANSPORT, "two:9092/1: Disconnected while requesting ApiVersion"),
+            ],
+            "is Kafka there",
+            math.inf,
+        ),
+        (
+            [
+                (KafkaError._RESOLVE, "one:9092/bootstrap: Failed to resolve 'one:9092'"),
+                (KafkaError._AUTHENTICATION, "two:9092/bootstrap: SASL authentication error: no"),
+            ],
+            "refused the login",
+            0.0,
+        ),
+    ],
+)
+def test_what_librdkafka_tells_of_its_connections_is_told_where_no_answer_came(
+    told: list[tuple[int, str]], why: str, patience_s: float
+) -> None:
+    refusal = LastRefusal(KafkaUrl.parse("kafka://one,two").place, ca_file=None)
+
+    for code, text in told:
+        refusal.heed(KafkaError(code, text))
+
+    assert why in str(refusal.failure())
+    assert refusal.failure().patience_s == patience_s
+    refusal.forget()
+    assert "is Kafka there" in str(refusal.failure())

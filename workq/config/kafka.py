@@ -18,6 +18,8 @@ from workq.errors import ConfigError
 KAFKA_FORM: Final = "kafka://host:9092[,host:9092] or, with TLS, kafkas://user:password@host:9093"
 KAFKA_SCHEMES: Final = ("kafka", "kafkas")
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+FILES: Final = {"ssl.ca.location": "ca_file", "ssl.certificate.location": "cert_file", "ssl.key.location": "key_file"}
+"""Settings of librdkafka, each with its name in a URL."""
 PARTITIONS_DEFAULT: Final = 8
 PARTITIONS_MAX: Final = 1000
 SILENT: Final = logging.getLogger("workq.kafka")
@@ -61,8 +63,7 @@ def connection_settings(place: UrlPlace, servers: Sequence[str], options: Mappin
         "logger": SILENT,
     }
     if place.is_tls:
-        files = {"ca_file": "ssl.ca", "cert_file": "ssl.certificate", "key_file": "ssl.key"}
-        found |= {f"{name}.location": options[one] for one, name in files.items() if one in options}
+        found |= {setting: options[one] for setting, one in FILES.items() if one in options}
         found |= {"ssl.endpoint.identification.algorithm": "https", "enable.ssl.certificate.verification": True}
     if place.user is not None:
         found |= {"sasl.mechanism": options["mechanism"], "sasl.username": place.user}

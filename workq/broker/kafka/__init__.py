@@ -27,6 +27,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from workq.errors import BrokerUnavailable, ConfigError, MissingExtra
@@ -46,7 +47,7 @@ from workq.broker.kafka.members import look_at_group
 from workq.broker.kafka.positions import Positions
 from workq.broker.kafka.publisher import KafkaPublisher, KafkaRecord, SentOn
 from workq.broker.kafka.topics import TopicNames, Topics
-from workq.config.kafka import KafkaUrl
+from workq.config.kafka import FILES, KafkaUrl
 from workq.values.codec import Envelope, encode_hint
 from workq.values.hint import HintRow
 
@@ -95,7 +96,7 @@ class KafkaBroker:
 
         Raises:
             ValueError: a delay is negative or above `horizon_s`; nothing was sent.
-            ConfigError: Kafka refuses a topic; nothing was sent.
+            ConfigError: Kafka refuses a topic, or this user. What others have may arrive.
         """
         records = [self._record(one) for one in hints]
         return self._open_publisher().send(records, deadline_s=deadline_s) if records else []
@@ -254,8 +255,14 @@ def _check_library(settings: Mapping[str, Any]) -> None:
     """Whether librdkafka takes the settings: it reads the files of TLS here. Without servers it contacts nothing.
 
     Raises:
-        ConfigError: it does not.
+        ConfigError: it does not, or a file cannot be read.
     """
+    for setting, name in FILES.items():
+        try:
+            if setting in settings:
+                Path(settings[setting]).open("rb").close()
+        except OSError as error:
+            raise ConfigError(f"broker: {name} in the URL: {settings[setting]}: {error.strerror}") from None
     try:
         Producer({name: value for name, value in settings.items() if name != "bootstrap.servers"})
     except KafkaException as error:
