@@ -23,6 +23,8 @@ _END, _TOPIC, _VALUE, _HEADER = 0, 1, 4, 9
 _WAIT_MS: Final = 60_000
 RECORDS: Final = 0
 """The request that carries records, as Kafka counts them."""
+WRITER: Final = 22
+"""The request of a producer for its id."""
 ENDS: Final = 2
 """The request for the ends of partitions."""
 

@@ -6,15 +6,18 @@ partition, the second one may arrive first. librdkafka reports such a record as 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Iterator
 
+import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from tests.contract.kinds.suite import HERE, fault_of, posting
-from tests.faults.kafka_raw import RECORDS, mock_kafka
-from workq.broker.kafka.publisher import KafkaPublisher, KafkaRecord
+from tests.faults.kafka_raw import RECORDS, WRITER, MockKafka, mock_kafka
+from workq.broker.kafka.publisher import REFUSED_S, KafkaPublisher, KafkaRecord
 from workq.broker.kafka.topics import TopicNames, Topics
 from workq.config.kafka import KafkaUrl
+from workq.errors import ConfigError
 from workq.messages.kinds import Confirmed, DestinationAddress, SendFault
 from workq.messages.kinds.kafka import KafkaKind
 
@@ -57,3 +60,66 @@ def test_a_message_that_kafka_refuses_as_a_duplicate_is_not_confirmed_and_may_be
         link.close()
     assert fault_of(first) is SendFault.LATE
     assert again == Confirmed(f"{TOPIC}[0]@0")
+
+
+@pytest.fixture
+def kafka() -> Iterator[MockKafka]:
+    with mock_kafka(TOPIC) as kafka:
+        yield kafka
+
+
+@pytest.fixture
+def publisher(kafka: MockKafka) -> Iterator[KafkaPublisher]:
+    url = KafkaUrl.parse(f"kafka://{kafka.servers}")
+    topics = MadeTopics(url.place, url.settings(), TopicNames("t"), partitions=1)
+    made = KafkaPublisher(url.settings(), topics, confirm_s=LONG_S, held_back=tuple)
+    yield made
+    made.close(within_s=LONG_S)
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, f"{TOPIC}: .*Grant this user"),
+        (KafkaError.INVALID_RECORD, f"{TOPIC}: .*set cleanup.policy=delete"),
+        (KafkaError.MSG_SIZE_TOO_LARGE, f"{TOPIC}: .*max.message.bytes"),
+    ],
+)
+def test_what_kafka_refuses_of_a_topic_is_an_error_that_says_what_to_do(
+    kafka: MockKafka, publisher: KafkaPublisher, code: int, told: str
+) -> None:
+    kafka.refuse(RECORDS, code)
+
+    with pytest.raises(ConfigError, match=told):
+        publisher.send([KafkaRecord(TOPIC, b"one")], deadline_s=LONG_S)
+
+    assert publisher.send([KafkaRecord(TOPIC, b"one")], deadline_s=LONG_S) == [True]
+
+
+def test_who_may_write_nothing_at_all_is_told_at_once_and_goes_on_once_he_may(
+    kafka: MockKafka, publisher: KafkaPublisher
+) -> None:
+    """librdkafka raises this where its reports are fetched, and goes on for the caller as if nothing were answered."""
+    kafka.refuse(WRITER, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="Grant this user"):
+            publisher.send([KafkaRecord(TOPIC, b"one")], deadline_s=10 * LONG_S)
+
+    time.sleep(REFUSED_S)
+    assert publisher.send([KafkaRecord(TOPIC, b"one")], deadline_s=LONG_S) == [True]
+
+
+def test_a_message_of_who_may_write_nothing_at_all_is_refused_and_the_next_one_is_sent_once_he_may(
+    kafka: MockKafka,
+) -> None:
+    options = {"url": f"kafka://{kafka.servers}", "topic": TOPIC}
+    link = KafkaKind().open(DestinationAddress("orders", options, options["url"]), allowed=HERE)
+    kafka.refuse(WRITER, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+
+    refused = link.send([posting(b"one"), posting(b"two")], timeout_s=LONG_S)
+    [sent] = link.send([posting(b"one")], timeout_s=LONG_S)
+
+    link.close()
+    assert [fault_of(one) for one in refused] == [SendFault.REFUSED] * 2
+    assert isinstance(sent, Confirmed)

@@ -12,7 +12,9 @@ What happens on each failure:
 - a report without an error has no offset: Kafka has refused the record as a duplicate, and librdkafka takes that for
   stored. In a topic that was just made it is wrong: of two records on their way to a partition the second one arrived
   first, and the first one is nowhere. It is sent once more;
-- the producer is broken (a fatal error, such as an idempotent one may meet): it is given up, and a new one made.
+- the producer is broken (a fatal error, such as an idempotent one may meet): it is given up, with what is on its way,
+  and a new one made;
+- Kafka refuses a topic, or all that this user writes: ConfigError. What had gone out already may arrive.
 
 A record that was answered False may still arrive. Nothing here decides anything: a duplicate hint is harmless.
 """
@@ -31,7 +33,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from workq.broker.confirms import Confirms
-from workq.broker.kafka.topics import Topics
+from workq.broker.kafka.topics import Topics, is_refusal
 from workq.errors import BrokerUnavailable, ConfigError
 
 POLL_S: Final = 0.2
@@ -52,6 +54,8 @@ _NO_TOPIC: Final = frozenset(
 )
 
 
+REFUSED_S: Final = 1.0
+"""So long no other producer is made after one that may write nothing at all."""
 _STUCK: Final = KafkaError._MSG_TIMED_OUT
 _GIVEN_UP: Final = frozenset({_STUCK, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._DESTROY})
 """`_DESTROY`: librdkafka has let go of a partition whose topic was made again."""
@@ -60,7 +64,7 @@ _GIVEN_UP: Final = frozenset({_STUCK, KafkaError._PURGE_QUEUE, KafkaError._PURGE
 class KafkaRecord:
     """One record to publish, and what came of it."""
 
-    __slots__ = ("body", "headers", "is_to_repeat", "topic")
+    __slots__ = ("body", "headers", "is_to_repeat", "refusal", "topic")
 
     def __init__(self, topic: str, body: bytes, headers: Mapping[str, str] | None = None) -> None:
         self.topic = topic
@@ -68,6 +72,8 @@ class KafkaRecord:
         self.headers = headers or {}
         self.is_to_repeat = False
         """Its topic was not there, its producer was given up, or it was confirmed without an offset."""
+        self.refusal: KafkaError | None = None
+        """Why Kafka does not take it, whenever it comes."""
 
 
 SentOn = Callable[[bool | ConfigError], None]
@@ -105,13 +111,29 @@ class KafkaPublisher:
         self._later: queue.SimpleQueue[tuple[KafkaRecord, SentOn] | None] = queue.SimpleQueue()
         self._sender: threading.Thread | None = None
         self._is_broken = False
+        self._refused: tuple[float, KafkaError] | None = None
+        """Until when, and why, nothing is sent: this user may write nothing at all."""
+        self._stale: set[str] = set()
+        """Topics that Kafka has refused: a producer refuses them by itself from then on, until it looks anew."""
         self._is_closed = False
 
     def send(self, records: Sequence[KafkaRecord], *, deadline_s: float) -> list[bool]:
         """Publish these; for each, whether Kafka has confirmed it by then.
 
         Raises:
-            ConfigError: Kafka refuses a topic; nothing was sent.
+            ConfigError: Kafka refuses a topic, or this user. What others have may arrive.
+        """
+        answers = self._sent(records, deadline_s=deadline_s)
+        for record, is_confirmed in zip(records, answers, strict=True):
+            if not is_confirmed and (refusal := record.refusal or self._refusal()) is not None:
+                raise self._topics.failure(refusal, record.topic)
+        return answers
+
+    def _sent(self, records: Sequence[KafkaRecord], *, deadline_s: float) -> list[bool]:
+        """The same, but that a refused record is not confirmed, as others.
+
+        Raises:
+            ConfigError: a topic may not be made, or looked at; nothing was sent.
         """
         ends = time.monotonic() + deadline_s
         answers = [False] * len(records)
@@ -119,9 +141,10 @@ class KafkaPublisher:
         is_again = False
         while left:
             try:
-                self._topics.ensure({records[one].topic for one in left}, ends=ends)
-                if is_again:
-                    self._refresh({records[one].topic for one in left}, ends)
+                topics = {records[one].topic for one in left}
+                self._topics.ensure(topics, ends=ends)
+                if is_again or not topics.isdisjoint(self._stale):
+                    self._refresh(topics, ends)
             except BrokerUnavailable:
                 break
             confirms = Confirms(len(left))
@@ -169,7 +192,7 @@ class KafkaPublisher:
         return [] if self._producer is None else [self._producer]
 
     def _produce(self, records: Sequence[KafkaRecord], confirms: Confirms, ends: float) -> bool:
-        """Hand these to librdkafka; False: the producer is closed."""
+        """Hand these to librdkafka; False: there is no producer."""
         producer = self._ready()
         if producer is None:
             return False
@@ -205,8 +228,9 @@ class KafkaPublisher:
         free = [one for one in self._topics.partitions(topic) if (topic, one) not in held_back]
         return self._rng.choice(free) if free else ANY
 
-    def _refresh(self, topics: Collection[str], ends: float) -> None:
-        """Let the producer hear of topics that it takes for gone."""
+    def _refresh(self, topics: set[str], ends: float) -> None:
+        """Let the producer hear of topics that it takes for gone, or refused."""
+        self._stale -= topics
         producer = self._ready()
         for topic in topics:
             with contextlib.suppress(KafkaException):
@@ -227,17 +251,29 @@ class KafkaPublisher:
             self._topics.forget(record.topic)
         record.is_to_repeat = error.code() in _NO_TOPIC or error.code() in _GIVEN_UP
         self._is_broken = self._is_broken or error.fatal() or error.code() in (KafkaError._FATAL, _STUCK)
+        if is_refusal(error):
+            record.refusal = error
+            self._stale.add(record.topic)
+        else:
+            record.refusal = self._refusal()
 
     def _on_error(self, error: KafkaError) -> None:
         self._topics.refusal.heed(error)
+        if error.fatal() and is_refusal(error):
+            self._refused = time.monotonic() + REFUSED_S, error
         self._is_broken = self._is_broken or error.fatal() or error.code() == KafkaError._FATAL
+
+    def _refusal(self) -> KafkaError | None:
+        """Why this user may write nothing at all, as far as Kafka has just said so."""
+        refused = self._refused
+        return refused[1] if refused is not None and time.monotonic() < refused[0] else None
 
     def _ready(self) -> Producer | None:
         with self._lock:
-            if self._is_closed:
+            if self._is_closed or self._refusal() is not None:
                 return None
             if self._producer is None or self._is_broken:
-                self._is_broken = False
+                self._is_broken, self._refused = False, None
                 self._producer = Producer(self._settings)
                 self._poller = threading.Thread(
                     target=self._poll, args=[self._producer], name="workq-kafka-reports", daemon=True
@@ -246,16 +282,19 @@ class KafkaPublisher:
             return self._producer
 
     def _poll(self, producer: Producer) -> None:
-        """Serve the reports of one producer until another is in its place; then let go of it.
+        """Serve the reports of one producer until it is broken, or another is in its place; then let go of it.
 
         It ends with its last reference, since another thread may be in a call of it: to `close` it under that one has
         hung and crashed the process.
         """
-        while not self._is_closed and self._producer is producer:
-            producer.poll(POLL_S)
+        while not self._is_closed and self._producer is producer and not self._is_broken:
+            try:
+                producer.poll(POLL_S)
+            except KafkaException as error:  # what it cannot mend, it raises here as well
+                self._on_error(error.args[0])
         with contextlib.suppress(KafkaException):
             producer.purge(in_queue=True, in_flight=True, blocking=False)
-            producer.poll(0.0)
+            producer.flush(POLL_S)  # so that who waits is told
 
     def _send_on(self) -> None:
         while (first := self._later.get()) is not None:
@@ -264,7 +303,7 @@ class KafkaPublisher:
                 while len(waiting) < AT_ONCE and (one := self._later.get_nowait()) is not None:
                     waiting.append(one)
             try:
-                answers: Sequence[bool | ConfigError] = self.send(
+                answers: Sequence[bool | ConfigError] = self._sent(
                     [record for record, _ in waiting], deadline_s=self._confirm_s
                 )
             except ConfigError as error:

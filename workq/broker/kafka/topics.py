@@ -48,7 +48,18 @@ _REFUSED: Final = (
     KafkaError.INVALID_CONFIG,
     KafkaError.TOPIC_EXCEPTION,
 )
+_CURES: Final = {
+    KafkaError.INVALID_RECORD: "It is compacted, and a hint has no key: set cleanup.policy=delete",
+    KafkaError.MSG_SIZE_TOO_LARGE: "Give it the max.message.bytes that Kafka gives by itself: 1048588",
+    KafkaError.RECORD_LIST_TOO_LARGE: "Give it the segment.bytes that Kafka gives by itself: 1073741824",
+}
+"""Of a topic that takes no hint. For all others a right is missing."""
 _NO_ANSWER: Final = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
+
+
+def is_refusal(error: KafkaError) -> bool:
+    """Whether waiting does not mend it."""
+    return error.code() in _REFUSED or error.code() in _CURES
 
 
 class TopicNames:
@@ -202,8 +213,8 @@ class Topics:
     def failure(self, error: KafkaError, what: str) -> ConfigError | BrokerUnavailable:
         """An error of Kafka's, in our words."""
         text = self._place.clean(f"broker: {what}: Kafka says: {error.str()}")
-        if error.code() in _REFUSED:
-            return ConfigError(f"{text}. {self._names.grant}")
+        if is_refusal(error):
+            return ConfigError(f"{text.rstrip('.')}. {_CURES.get(error.code(), self._names.grant)}")
         return BrokerUnavailable(text)
 
     def text(self, error: Exception) -> str:

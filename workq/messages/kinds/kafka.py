@@ -156,6 +156,8 @@ class _KafkaLink(DestinationLink):
         self._producer: Producer | None = None
         self._is_broken = False
         """The producer has met what it cannot go on after. It is given up outside of its own callbacks."""
+        self._end: KafkaError | None = None
+        """What that was, where no report comes any more."""
         self._looked_at = 0.0
         self._told: list[KafkaError] = []
         """What librdkafka has told of its connections since the producer was made."""
@@ -212,22 +214,33 @@ class _KafkaLink(DestinationLink):
                     )
                     break
                 except BufferError:  # it is full: reports make room
-                    producer.poll(SLICE_S)
-                    if time.monotonic() > last:
+                    self._serve(producer, SLICE_S)
+                    if self._end is not None:
+                        answers[index] = self._unsent(self._end)
+                    elif time.monotonic() > last:
                         answers[index] = Unsent(SendFault.AWAY, "the producer's buffer stayed full")
                 except KafkaException as error:
                     answers[index] = self._unsent(error.args[0])
                 except (TypeError, ValueError, UnicodeError) as error:
                     answers[index] = Unsent(SendFault.MESSAGE, self._place.clean(f"it cannot be sent: {error}"))
-        while len(answers) < len(postings) and time.monotonic() < last:
-            producer.poll(max(0.0, min(1.0, last - time.monotonic())))
-        if len(answers) < len(postings):
+        while len(answers) < len(postings) and time.monotonic() < last and self._end is None:
+            self._serve(producer, max(0.0, min(1.0, last - time.monotonic())))
+        if len(answers) < len(postings) and self._end is None:
             producer.purge(in_queue=True, in_flight=True, blocking=False)
-            while len(answers) < len(postings) and time.monotonic() < ends:
-                producer.poll(0.02)
+            while len(answers) < len(postings) and time.monotonic() < ends and self._end is None:
+                self._serve(producer, 0.02)
             self._give_up()
-        late = Unsent(SendFault.LATE, "no delivery report came in time")
+        late = (
+            Unsent(SendFault.LATE, "no delivery report came in time") if self._end is None else self._unsent(self._end)
+        )
         return {index: answers.get(index, late) for index in postings}
+
+    def _serve(self, producer: Producer, within_s: float) -> None:
+        """Let reports come. What a producer cannot go on after is raised here, and none comes any more."""
+        try:
+            producer.poll(within_s)
+        except KafkaException as error:
+            self._is_broken, self._end = True, error.args[0]
 
     def _reported(self, answers: dict[int, Answer], index: int, error: KafkaError | None, message: Message) -> None:
         if error is not None:
@@ -273,7 +286,7 @@ class _KafkaLink(DestinationLink):
             return producer
         self._look(ends - PURGE_S)
         self._told.clear()
-        self._is_broken = False
+        self._is_broken, self._end = False, None
         self._producer = Producer(self._conf(timeout_s))
         return self._producer
 
