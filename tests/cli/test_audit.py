@@ -135,7 +135,7 @@ def test_the_table_shows_places_then_twenty_findings_then_what_to_do(quick: Cli)
     assert sum(task_id in ran.out for task_id in ids) == 20
     assert "... and 3 more: -o json lists them all" in lines
     assert lines[-1].startswith("mend it: workq audit --repair")
-    assert ran.err in {f"23 things look wrong; looking again in {seconds} s\n" for seconds in (0, 1)}
+    assert ran.err in {f"suspicious: 23 things; looking again in {seconds} s\n" for seconds in (0, 1)}
 
 
 def test_what_cannot_be_proved_in_time_exits_5_and_says_what_to_do(quick: Cli) -> None:

@@ -22,6 +22,7 @@ from workq.ledger import Look, OpenTask
 from workq.messages.values import QUEUE
 from workq.stores import Stores
 from workq.values.codec import is_task_id
+from workq.values.plural import counted
 from workq.values.task import SETTLED, State
 
 IDS_AT_ONCE = 500
@@ -128,7 +129,7 @@ class Auditor:
         suspicions = self._look(lines, facts)
         if suspicions:
             gap_s = self._gap_s(suspicions, facts)
-            self._tell(f"{len(suspicions)} things look wrong; looking again in {gap_s:.0f} s")
+            self._tell(f"suspicious: {counted(len(suspicions), 'thing')}; looking again in {gap_s:.0f} s")
             has_passed = yield from self._let_pass(gap_s)
             if has_passed:
                 self._look_again(suspicions, lines, facts, queues)

@@ -45,6 +45,7 @@ _LIBRARIES: Final = (
     "psutil",
     "rich",
     "pika",
+    "confluent-kafka",
     "redis",
     "psycopg",
     "PyMySQL",
