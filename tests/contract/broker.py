@@ -96,6 +96,11 @@ def ids(of: list[Hint] | list[Delivery]) -> list[str]:
     return [task_id for one in of for task_id in one.task_ids]
 
 
+def publish_confirmed(broker: Broker, sent: list[Hint]) -> None:
+    """Publish until all of them are confirmed: a queue that two connections are just making may refuse one at first."""
+    wait_until(lambda: all(broker.publish(sent, deadline_s=LONG_S)), timeout_s=CAME_S, what="they are confirmed")
+
+
 def gathered(consumer: Consumer, count: int) -> set[str]:
     """Fetch and ack until so many different ids have come."""
     found: set[str] = set()
@@ -570,7 +575,7 @@ class CarryingContract(OpenedContract):
 
         for number, hint in enumerate(sent):
             consumer.serve([queue, other][number % 2 :])
-            broker.publish([hint], deadline_s=LONG_S)
+            publish_confirmed(broker, [hint])
             consumer.serve([queue] if number % 3 else [queue, other])
         consumer.serve([queue, other])
 
@@ -582,7 +587,7 @@ class CarryingContract(OpenedContract):
 
         for start in range(0, 30, 3):
             consumer.pause()
-            broker.publish(sent[start : start + 3], deadline_s=LONG_S)
+            publish_confirmed(broker, sent[start : start + 3])
             consumer.resume()
 
         assert gathered(consumer, 30) == set(ids(sent))

@@ -87,7 +87,7 @@ def test_a_broker_that_is_half_open_is_noticed_in_time_and_nothing_starts_twice(
         leg["note"].enqueue_many({"number": number} for number in range(2, 12))
         enqueued_s = time.monotonic() - began
         wait_until(lambda: leg.states()[State.SUCCEEDED] == 2, timeout_s=20, what="what ran settles meanwhile")
-        wait_until(lambda: "missed heartbeats" in fleet.text(), timeout_s=40, what="the consumer notices")
+        wait_until(lambda: "no heartbeat in time" in fleet.text(), timeout_s=40, what="the consumer notices")
         noticed_s = time.monotonic() - began
         wait_until(lambda: proxy.accepted > before, timeout_s=20, what="somebody tries to connect again")
         proxy.heal()
