@@ -26,6 +26,7 @@ import workq.inflight
 from tests.cli.conftest import ran_in
 from tests.conftest import Private
 from tests.docs.page import blocks
+from tests.faults.kafka_topic import AUTHORIZED
 from tests.zygote import FORKED_WITH, ran
 from workq.broker import Hint
 from workq.broker.rabbitmq import RabbitMQBroker
@@ -33,7 +34,10 @@ from workq.config import Settings
 from workq.diagnose.doctor import examine
 from workq.diagnose.doctor.check import Check, Level
 from workq.errors import ConfigError, LedgerUnavailable
-from workq.lab.servers import RabbitMQ, Redis, start_redis
+from workq.lab.servers import Kafka, RabbitMQ, Redis, start_kafka, start_redis
+from workq.lab.servers.jars import find_jars, java
+from workq.lab.servers.kafka import DEFAULT_VERSION
+from workq.lab.servers.programs import KAFKA_VERSION
 from workq.ledger.engine import migrate
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.url import ledger_url
@@ -42,6 +46,8 @@ from workq.webhooks.ledger.tables import webhook_tables
 PAGE = "docs/how-to/least-privilege.md"
 ROLES = ("producer", "worker", "operator")
 BOUND_S = 120.0
+HEAP_MB = 64
+REFUSED = "denied|refused for user|lacks a right|does not allow|authorization failed"
 APP = """
 import workq
 from workq import Times, WorkQueue
@@ -100,6 +106,24 @@ print(json.dumps([first.id, wq.get(first.id).id]))
 wq.close()
 """
 
+KAFKA_APP = """
+from workq import WorkQueue
+
+wq = WorkQueue()
+
+@wq.task(name="shop.add")
+def add(a: int = 0) -> int:
+    return a
+"""
+PRODUCE_ON_KAFKA = """
+import json
+import shop
+
+task = shop.add.enqueue(1)
+print(json.dumps([task.id, shop.wq.producer.relay.flush(timeout_s=60)]))
+shop.wq.close()
+"""
+
 
 RUN = """
 import contextlib, io, json, sys
@@ -150,7 +174,7 @@ class Shop:
         given = "".join(f"{json.dumps(command.split())}\n" for command in commands)
         answers = [json.loads(line) for line in self.python(role, RUN, given)]
         for command, (status, said) in zip(commands, answers, strict=True):
-            assert not re.search("denied|refused for user|lacks a right|does not allow", said), (command, said)
+            assert not re.search(REFUSED, said), (command, said)
             assert status in (0, 3), (command, said)
         return [said for _, said in answers]
 
@@ -158,7 +182,7 @@ class Shop:
         """Run a worker until nothing is due."""
         env = self.env | self.settings("worker")
         status, _, err = ran_in(["worker", "--drain"], cwd=self.folder, env=env, stdin=b"")
-        assert not re.search("denied|refused for user|lacks a right|does not allow", err.decode()), err.decode()
+        assert not re.search(REFUSED, err.decode()), err.decode()
         assert status == 0
 
 
@@ -357,3 +381,53 @@ def test_what_rabbitmq_refuses_is_told_with_what_to_grant(
     assert len(found) == 1
     assert re.search(grant, found[0])
     assert "empty and delete it" not in found[0]
+
+
+@pytest.fixture(scope="module")
+def kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    """A Kafka that knows the three users, and lets each do what the page gives it, by Kafka's own program."""
+    users = " ".join(f'user_shop_{role}="password"' for role in ROLES)
+    jaas = "listener.name.client.plain.sasl.jaas.config"
+    login = f"{jaas}=org.apache.kafka.common.security.plain.PlainLoginModule required {users};"
+    folder = tmp_path_factory.mktemp("acls")
+    with Private(request.config)(start_kafka, options=(*AUTHORIZED, login)) as server:
+        jars = find_jars(f"kafka-{os.environ.get(KAFKA_VERSION) or DEFAULT_VERSION}")
+        program = [*java(HEAP_MB, jars), "-cp", f"{jars}/*", "org.apache.kafka.tools.AclCommand"]
+        servers = ["--bootstrap-server", server.admin_conf["bootstrap.servers"]]
+        (folder / "kafka-acls.sh").write_text(f'#!/bin/bash\nexec {shlex.join([*program, *servers])} "${{@:5}}"\n')
+        (folder / "kafka-acls.sh").chmod(0o755)
+        path = {"PATH": f"{folder}:{os.environ['PATH']}"}
+        script = ["bash", "-ec", statements("sh", "kafka-acls.sh")]
+        subprocess.run(script, env=os.environ | path, check=True, capture_output=True, timeout=BOUND_S)
+        yield server
+
+
+def test_each_role_does_its_work_on_kafka_with_what_the_page_gives_it(kafka: Kafka, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(KAFKA_APP)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("WORKQ_")}
+    url = kafka.url.replace("kafka://", "kafka://USER:password@")
+    ledger = f"sqlite:///{tmp_path}/shop.db"
+    migrate.migrate(database := Database(ledger))
+    database.close()
+    shop = Shop(
+        tmp_path,
+        env | FORKED_WITH | {"WORKQ_APP": "shop:wq", "BROKER": url, "INFLIGHT": ""},
+        dict.fromkeys(ROLES, ledger),
+    )
+
+    first, is_sent = json.loads(shop.python("producer", PRODUCE_ON_KAFKA)[0])
+    shop.work()
+    of_worker, _ = shop.run("worker", "doctor", "sweep")
+    show, of_operator, *_ = shop.run(
+        "operator",
+        *(f"task show {first} -o json", "doctor", "queue ls", f"why {first}", "enqueue shop.add", "audit --repair"),
+        *("rebuild --yes", "queue purge default --yes"),
+    )
+
+    assert is_sent
+    assert json.loads(show)["state"] == "succeeded"
+    assert not re.search("broker +error", of_worker)
+    assert "topic workq.q.default: this user may not read its settings" in of_worker
+    assert not re.search("broker +(error|unchecked)", of_operator)
+    [refused] = errors_of(examine(Settings(ledger=ledger, broker=url.replace("USER", "shop_producer"))))
+    assert "READ on the group workq" in refused
