@@ -15,7 +15,7 @@ from tests.conftest import Private
 from workq.lab.servers import start_redis
 
 FILE = Path(__file__).parents[2] / "docker-compose.yml"
-SERVICES = ["mysql", "postgres", "rabbitmq", "redis"]
+SERVICES = ["kafka", "mysql", "postgres", "rabbitmq", "redis"]
 
 
 def with_defaults(value: Any) -> Any:
@@ -37,7 +37,7 @@ def compose() -> dict[str, Any]:
     return document
 
 
-def test_it_has_the_four_servers_and_no_version_line(compose: dict[str, Any]) -> None:
+def test_it_has_the_five_servers_and_no_version_line(compose: dict[str, Any]) -> None:
     assert sorted(compose["services"]) == SERVICES
     assert "version" not in compose
 
@@ -59,7 +59,7 @@ class TestEachService:
     def test_has_an_image_pinned_to_one_release(self, compose: dict[str, Any], service: str) -> None:
         image = compose["services"][service]["image"]
 
-        assert re.fullmatch(rf"{service}:\d+\.\d+(\.\d+)?(-management)?", image)
+        assert re.fullmatch(rf"(apache/)?{service}:\d+\.\d+(\.\d+)?(-management)?", image)
 
     def test_opens_ports_on_this_machine_only(self, compose: dict[str, Any], service: str) -> None:
         ports = compose["services"][service]["ports"]
@@ -83,6 +83,7 @@ class TestEachService:
     ("service", "command"),
     [
         ("rabbitmq", "rabbitmq-diagnostics -q check_port_connectivity"),
+        ("kafka", "/opt/kafka/bin/kafka-broker-api-versions.sh --bootstrap-server 127.0.0.1:9092"),
         ("redis", "redis-cli -e ping"),
         ("postgres", "pg_isready -U workq -h 127.0.0.1"),
         ("mysql", "mysqladmin ping -h 127.0.0.1 --silent"),
@@ -98,7 +99,7 @@ def test_a_health_check_asks_the_server_that_clients_will_reach(
 
 
 def test_the_urls_in_the_comments_fit_the_services(compose: dict[str, Any]) -> None:
-    urls = re.findall(r"export (WORKQ_\w+_URL)=(\w+)://(\w*):(\w+)@127\.0\.0\.1:(\d+)/", FILE.read_text())
+    urls = re.findall(r"export (WORKQ_\w+_URL)=(\w+)://(?:(\w*):(\w+)@)?127\.0\.0\.1:(\d+)[/\n]", FILE.read_text())
     services = compose["services"]
 
     def published(service: str) -> str:
@@ -108,6 +109,7 @@ def test_the_urls_in_the_comments_fit_the_services(compose: dict[str, Any]) -> N
     rabbitmq, postgres, mysql = (services[one]["environment"] for one in ("rabbitmq", "postgres", "mysql"))
     assert urls == [
         ("WORKQ_BROKER_URL", "amqp", *list(rabbitmq.values())[:2], published("rabbitmq")),
+        ("WORKQ_BROKER_URL", "kafka", "", "", published("kafka")),
         ("WORKQ_INFLIGHT_URL", "redis", "", services["redis"]["command"][-1], published("redis")),
         ("WORKQ_LEDGER_URL", "postgresql", *list(postgres.values())[:2], published("postgres")),
         ("WORKQ_LEDGER_URL", "mysql", *list(mysql.values())[:2], published("mysql")),

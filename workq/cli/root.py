@@ -93,7 +93,7 @@ All commands: workq --help       Exit codes: workq help exit-codes"""
 )
 @click.pass_context
 def root(ctx: click.Context) -> int:
-    """A reliable work queue. It starts as one SQLite file, and grows to RabbitMQ + Redis + PostgreSQL/MySQL."""
+    """A reliable work queue. It starts as one SQLite file, and grows to RabbitMQ or Kafka, Redis, PostgreSQL/MySQL."""
     if ctx.invoked_subcommand is None:
         click.echo(_FIRST_HELP, err=True)
         return exits.USAGE
