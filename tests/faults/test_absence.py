@@ -444,8 +444,8 @@ def test_who_may_not_give_a_sign_in_rabbitmq_says_so_with_what_to_grant(
         giver.close()
 
 
-def test_a_sign_in_rabbitmq_ends_with_its_connection(rabbitmq_server: RabbitMQ) -> None:
-    signs = RabbitMQSigns(rabbitmq_server.url, namespace="signs")
+def test_a_sign_in_rabbitmq_ends_with_its_connection(mortal_rabbitmq: RabbitMQ) -> None:
+    signs = RabbitMQSigns(mortal_rabbitmq.url, namespace="signs")
     with ExitStack() as stack:
         reader = signs.reader(heard_s=4.0)
         stack.callback(reader.close)
@@ -465,7 +465,7 @@ def test_a_sign_in_rabbitmq_ends_with_its_connection(rabbitmq_server: RabbitMQ) 
         assert reader.absent(["two"], deadline_s=60.0) == set()
 
         closed_at = time.monotonic()
-        rabbitmq_server.ctl("close_all_connections", "maintenance")
+        mortal_rabbitmq.ctl("close_all_connections", "maintenance")
         wait_until(
             lambda: 0.0 < reader.lasts_s < time.monotonic() - closed_at,
             timeout_s=60.0,
