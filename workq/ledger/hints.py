@@ -39,7 +39,7 @@ from workq.values import codec
 from workq.values.task import State
 
 RESERVED_S: Final = 15.0
-"""How long a relay may take before another sweep may publish the same rows."""
+"""How long a relay may take before another sweep may publish the same rows, where `opening` says nothing else."""
 OLDEST_LOOKED_AT = 1000
 """How many of a queue's oldest due tasks are looked at for one with a hint."""
 

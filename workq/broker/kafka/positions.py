@@ -1,8 +1,8 @@
 """Positions: how far a topic reaches, and how far the group is done with it. No group is joined.
 
 Where a topic begins and ends is asked by an admin client. What is committed is asked by a consumer without a
-subscription: the same question of an admin client goes by the coordinator, and ends the process by an assertion when
-the connection breaks or the time is up just then (librdkafka 2.16, #4605).
+subscription: an admin client would ask the group's coordinator, and ends the process (librdkafka 2.16) when that
+answers that it is none, as it does while it moves, or when the connection breaks or the time is up just then (#4605).
 
 This is the proof of loss on Kafka (rule 6): the ends of all partitions are written down, and once the group is done
 with all before them, a hint that was confirmed earlier and is held by nobody is lost. Retention, `delete_records`, a
@@ -10,9 +10,6 @@ log that was cut off, a topic that was deleted, and offsets that have expired al
 sent again. A wrong answer costs a duplicate, never a loss. An offset beyond the end tells nothing: a process may commit
 one of a topic that was deleted into the one that was made in its place, and all that waits there would be sent again
 with each mark, until somebody commits. Whoever reads on from such an offset is told so, and begins anew.
-
-Committed offsets are asked for by a consumer that subscribes to nothing. The admin client of librdkafka 2.16 crashes
-the process when the group's coordinator answers that it is none, as it does while it moves, or begins.
 """
 
 from __future__ import annotations
