@@ -36,8 +36,7 @@ from workq.diagnose.doctor.check import Check, Level
 from workq.errors import ConfigError, LedgerUnavailable
 from workq.lab.servers import Kafka, RabbitMQ, Redis, start_kafka, start_redis
 from workq.lab.servers.jars import find_jars, java
-from workq.lab.servers.kafka import DEFAULT_VERSION
-from workq.lab.servers.programs import KAFKA_VERSION
+from workq.lab.servers.kafka import chosen_version
 from workq.ledger.engine import migrate
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.url import ledger_url
@@ -391,7 +390,7 @@ def kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     login = f"{jaas}=org.apache.kafka.common.security.plain.PlainLoginModule required {users};"
     folder = tmp_path_factory.mktemp("acls")
     with Private(request.config)(start_kafka, options=(*AUTHORIZED, login)) as server:
-        jars = find_jars(f"kafka-{os.environ.get(KAFKA_VERSION) or DEFAULT_VERSION}")
+        jars = find_jars(f"kafka-{chosen_version()}")
         program = [*java(HEAP_MB, jars), "-cp", f"{jars}/*", "org.apache.kafka.tools.AclCommand"]
         servers = ["--bootstrap-server", server.admin_conf["bootstrap.servers"]]
         (folder / "kafka-acls.sh").write_text(f'#!/bin/bash\nexec {shlex.join([*program, *servers])} "${{@:5}}"\n')

@@ -6,6 +6,7 @@ import base64
 import logging
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,14 @@ from workq.lab.servers.server import Server, ServerFailed
 DEFAULT_VERSION: Final = "4.4.0"
 HEAP_MB: Final = 320
 LEADERS_S: Final = 60.0
+META: Final = "meta.properties"
+"""In a data folder that is formatted: whose it is. What else is there has the features that a new cluster begins with,
+and nothing of the cluster or the node."""
+_FORMATTED_BY: Final = (
+    *("controller.quorum.bootstrap.servers", "controller.quorum.voters", "log.dir", "metadata.log.dir"),
+    *("process.roles", "unstable."),
+)
+"""What options begin with that would have a folder formatted in another way."""
 _SILENT: Final = logging.getLogger("workq.lab.kafka")
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
@@ -47,7 +56,7 @@ class Kafka(Server):
         advertised: int = 0,
         advertised_host: str = "127.0.0.1",
     ) -> None:
-        self._its_version = os.environ.get(KAFKA_VERSION) or DEFAULT_VERSION
+        self._its_version = chosen_version()
         self._jars = find_jars(f"kafka-{self._its_version}")
         self._java = java(HEAP_MB, self._jars)
         try:
@@ -59,7 +68,7 @@ class Kafka(Server):
         self._advertised_host = advertised_host
         self._inner_port = self._controller_port = 0
         self._node_id = 1
-        self._cluster_id = new_cluster_id()
+        self._cluster_id = new_id()
         super().__init__(folder, options)
         (self.folder / "log4j2.properties").write_text(LOGGING)
 
@@ -115,10 +124,20 @@ class Kafka(Server):
             "group.consumer.heartbeat.interval.ms=1000",
         ]
         settings = dict(line.split("=", 1) for line in [*own, *self.options])  # those of the caller win
-        (self.folder / "node.properties").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        if not (self._data / "meta.properties").exists():
+        (self.folder / "node.properties").write_text(_properties(settings))
+        if not (self._data / META).exists():
+            self._format()
+
+    def _format(self) -> None:
+        """Give the node its data folder: from `format_of`, or by Kafka's own program, which is a start of Java."""
+        kept = format_of(self._jars, self._its_version)
+        if not kept.exists() or any(option.startswith(_FORMATTED_BY) for option in self.options):
             node = ("-c", "node.properties")
             self._prepare_with([*self._program("kafka.tools.StorageTool"), "format", "-t", self._cluster_id, *node])
+            return
+        shutil.copytree(kept, self._data, dirs_exist_ok=True)
+        who = {"cluster.id": self._cluster_id, "node.id": self._node_id, "directory.id": new_id()}
+        (self._data / META).write_text(_properties({"version": 1, **who}))  # the last: with it, the folder is whole
 
     def _command(self) -> list[str]:
         return [*self._program("kafka.Kafka"), "node.properties"]
@@ -142,8 +161,25 @@ class Kafka(Server):
         return self._its_version if told.cluster_id == self._cluster_id and is_there else None
 
 
-def new_cluster_id() -> str:
-    """A name that no other cluster has. No "-" stands first: it would be taken for an option."""
+def chosen_version() -> str:
+    """Which version is started: the one that `KAFKA_VERSION` of the environment names, by default `DEFAULT_VERSION`."""
+    return os.environ.get(KAFKA_VERSION) or DEFAULT_VERSION
+
+
+def format_of(jars: Path, version: str) -> Path:
+    """A folder as this version of Kafka formats it, without its `META`, if somebody has kept one.
+
+    Beside the jars that made it, and with their version in its name: another version has other features.
+    """
+    return jars / f"format-{version}"
+
+
+def _properties(settings: Mapping[str, object]) -> str:
+    return "".join(f"{key}={value}\n" for key, value in settings.items())
+
+
+def new_id() -> str:
+    """A name that no other cluster and no other folder has. No "-" stands first: it would be taken for an option."""
     return base64.urlsafe_b64encode(b"q" + secrets.token_bytes(15)).decode().rstrip("=")
 
 

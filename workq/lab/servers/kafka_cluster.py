@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from workq.lab.servers import server
-from workq.lab.servers.kafka import Kafka, make_topic, new_cluster_id
+from workq.lab.servers.kafka import Kafka, make_topic, new_id
 from workq.lab.servers.server import ServerFailed
 
 _TOGETHER_S: Final = 90.0
@@ -141,7 +141,7 @@ def start_kafka_cluster(folder: Path | None = None, *, nodes: int = 3) -> KafkaC
         ServerFailed: it could not be started.
     """
     controllers = {number: server.free_port() for number in range(1, nodes + 1)}
-    cluster_id = new_cluster_id()
+    cluster_id = new_id()
     made = [KafkaNode(folder, number=one, controllers=controllers, cluster_id=cluster_id) for one in controllers]
     cluster = KafkaCluster(made)
     try:
