@@ -1,7 +1,7 @@
 """Private servers for the tests that need them: started on first use, one of each for the whole run, ended with it.
 
-Of a distributed run, each process has its own PostgreSQL, MariaDB, Redis and Artemis; what takes long to start, or is
-never idle, RabbitMQ and Kafka, all of them share (lender.py).
+Of a distributed run, each process has its own PostgreSQL, MariaDB and Redis. What takes long to start, or is never
+idle, all of them share: RabbitMQ, Kafka and Artemis (lender.py, shared_servers.py).
 
 A server that is not installed skips the tests that ask for it. `--require=all`, or some of `rabbitmq,redis,postgres,
 mysql,pgbouncer,kafka,artemis`, makes that a failure: CI must not pass by skipping. The end of the report lists which
@@ -24,18 +24,19 @@ import sqlite3
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar, cast
 
 import pytest
 from hypothesis import settings
 
+from tests.authority import write_authority
 from tests.lender import Lender, borrow
+from tests.shared_servers import SHARED, SharedArtemis, SharedKafka, SharedRabbitMQ
 from tests.standstill import Standstill, ToDisk
 from workq import logs
 from workq.lab.servers import (
-    Artemis,
-    Kafka,
     MariaDB,
     PgBouncer,
     PostgreSQL,
@@ -60,9 +61,12 @@ SERVERS = ("rabbitmq", "redis", "postgres", "mysql", "pgbouncer", "kafka", "arte
 _used = pytest.StashKey[list[str]]()
 _machine = pytest.StashKey[Standstill]()
 _lender = pytest.StashKey[Lender]()
+_authority = pytest.StashKey[Path]()
 _whole = pytest.StashKey[frozenset[str]]()
 _LENT_BY: Final = "lender"
 """Under which name a process of a distributed run is told of the lender."""
+_AUTHORITY: Final = "authority"
+"""Likewise of the folder with the certificates that the lender's servers show."""
 
 AnyServer = TypeVar("AnyServer", bound=Server)
 
@@ -135,8 +139,14 @@ def pytest_configure_node(node: Any) -> None:
     """In the process that distributes, before it starts another one."""
     stash = node.config.stash
     if _lender not in stash:
-        stash[_lender] = Lender({"rabbitmq": start_rabbitmq, "kafka": start_kafka})
-    node.workerinput[_LENT_BY] = stash[_lender].token
+        folder = stash[_authority] = node.config._tmp_path_factory.mktemp("authority")
+        write_authority(folder)
+        stash[_lender] = Lender({name: partial(_started, kind, folder) for kind, name in SHARED.items()})
+    node.workerinput |= {_LENT_BY: stash[_lender].token, _AUTHORITY: str(stash[_authority])}
+
+
+def _started(kind: Callable[[Path], AnyServer], authority: Path) -> AnyServer:
+    return kind(authority).first_start()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -230,23 +240,22 @@ class Private:
         self, start: Callable[..., AnyServer], folder: Path | None = None, *, options: Sequence[str] = (), **given: Any
     ) -> AnyServer:
         """Start one. It is the caller's to stop, best in a `with` block."""
-        return self._there(start, lambda: start(folder, options=options, **given))
+        return self._there(self.names[start], lambda: start(folder, options=options, **given))
 
     @contextmanager
-    def shared(self, start: Callable[..., AnyServer]) -> Iterator[AnyServer]:
-        """One that all processes of the run share; without others, one of this process."""
-        if self.lender is None:
-            with self(start) as server:
+    def shared(self, kind: type[AnyServer], authority: Path) -> Iterator[AnyServer]:
+        """One that all processes of the run share; without others, one of this process. `kind`: of `SHARED`."""
+        lender, name = self.lender, SHARED[kind]
+        if lender is None:
+            with self._there(name, lambda: _started(kind, authority)) as server:
                 yield server
             return
-        lender, name = self.lender, self.names[start]
-        yield self._there(start, lambda: cast(AnyServer, borrow(lender, name)))
+        yield self._there(name, lambda: cast(AnyServer, borrow(lender, name)))
 
-    def _there(self, start: Callable[..., AnyServer], made: Callable[[], AnyServer]) -> AnyServer:
+    def _there(self, name: str, made: Callable[[], AnyServer]) -> AnyServer:
         try:
             server = made()
         except ServerMissing as missing:
-            name = self.names[start]
             if name in self.required:
                 pytest.fail(f"--require={name}: {missing}", pytrace=False)
             pytest.skip(str(missing))
@@ -267,9 +276,19 @@ def private(request: pytest.FixtureRequest) -> Private:
 
 
 @pytest.fixture(scope="session")
-def rabbitmq_server(private: Private) -> Iterator[RabbitMQ]:
+def authority(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the run's certificates (authority.py). What it has is only to be read."""
+    if (folder := getattr(request.config, "workerinput", {}).get(_AUTHORITY)) is not None:
+        return Path(folder)
+    made = tmp_path_factory.mktemp("authority")
+    write_authority(made)
+    return made
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_server(private: Private, authority: Path) -> Iterator[SharedRabbitMQ]:
     """The run's RabbitMQ. Use queues with names of your own, and delete them."""
-    with private.shared(start_rabbitmq) as server:
+    with private.shared(SharedRabbitMQ, authority) as server:
         yield server
 
 
@@ -315,9 +334,9 @@ def mariadb_server(private: Private) -> Iterator[MariaDB]:
 
 
 @pytest.fixture(scope="session")
-def kafka_server(private: Private) -> Iterator[Kafka]:
+def kafka_server(private: Private, authority: Path) -> Iterator[SharedKafka]:
     """The run's Kafka. Use topics with names of your own."""
-    with private.shared(start_kafka) as server:
+    with private.shared(SharedKafka, authority) as server:
         yield server
 
 
@@ -328,7 +347,7 @@ def kafka_protocol(pytestconfig: pytest.Config) -> str:
 
 
 @pytest.fixture(scope="session")
-def artemis_server(private: Private) -> Iterator[Artemis]:
+def artemis_server(private: Private, authority: Path) -> Iterator[SharedArtemis]:
     """The run's Artemis. Use addresses with names of your own."""
-    with private(start_artemis) as server:
+    with private.shared(SharedArtemis, authority) as server:
         yield server

@@ -47,12 +47,6 @@ def rabbitmq(private: Private) -> Iterator[RabbitMQ]:
 
 
 @pytest.fixture(scope="module")
-def artemis(private: Private) -> Iterator[Artemis]:
-    with private(start_artemis) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def kafka(private: Private) -> Iterator[tuple[Kafka, FaultProxy]]:
     port = free_port()
     with (
@@ -89,10 +83,17 @@ class TestStompAtRabbitMQ(KindContract, RefusingContract, ReachedContract, Kille
         return StompAtRabbitMQStage(rabbitmq)
 
 
-class TestStompAtArtemis(KindContract, RefusingContract, ReachedContract, KilledContract):
+class TestStompAtArtemis(KindContract, RefusingContract, ReachedContract):
     @pytest.fixture
-    def stage(self, artemis: Artemis) -> ArtemisStage:
-        return ArtemisStage(artemis)
+    def stage(self, artemis_server: Artemis) -> ArtemisStage:
+        return ArtemisStage(artemis_server)
+
+
+class TestStompAtArtemisThatIsKilled(KilledContract):
+    @pytest.fixture
+    def stage(self, private: Private) -> Iterator[ArtemisStage]:
+        with private(start_artemis) as server:
+            yield ArtemisStage(server)
 
 
 class TestKafka(KindContract, RefusingContract, ReachedContract, KilledContract):

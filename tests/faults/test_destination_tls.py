@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 import ssl
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,11 +20,12 @@ from confluent_kafka import KafkaException, Producer
 from tests.conftest import Private
 from tests.contract.kinds.stages import Receiver
 from tests.contract.kinds.suite import fault_of, posting, text_of
-from tests.faults.kafka_tls import kafka_behind_tls
+from tests.faults.rabbitmq import ask
 from tests.faults.receivers import answering, stranger
+from tests.shared_servers import CANARY, LONG_S, SharedArtemis, SharedKafka, SharedRabbitMQ
 from workq.config.addresses import Allowed
 from workq.errors import ConfigError
-from workq.lab.servers import start_artemis, start_rabbitmq, start_redis
+from workq.lab.servers import start_redis
 from workq.lab.servers.server import free_port
 from workq.messages.intake.registry import intake_kind_of
 from workq.messages.intake.values import Position
@@ -33,8 +33,6 @@ from workq.messages.kinds import Answer, Confirmed, DestinationAddress, SendFaul
 from workq.messages.kinds.reach import ReachFailed
 from workq.messages.kinds.registry import KINDS
 
-CANARY = "c4nary-8d"
-LONG_S = 30.0
 HERE = Allowed.of("loopback")
 
 
@@ -67,54 +65,41 @@ class Secured:
 
 
 @pytest.fixture(scope="module")
-def rabbitmq(private: Private, authority: Path) -> Iterator[tuple[int, int]]:
-    """The ports of amqps and of STOMP with TLS."""
-    amqps, stomps = free_port(), free_port()
-    options = [
-        f"listeners.ssl.1 = 127.0.0.1:{amqps}",
-        f"stomp.listeners.ssl.1 = 127.0.0.1:{stomps}",
-        f"ssl_options.cacertfile = {authority / 'ca.pem'}",
-        f"ssl_options.certfile = {authority / 'server.pem'}",
-        f"ssl_options.keyfile = {authority / 'server.key'}",
-        "ssl_options.verify = verify_none",
-    ]
-    with private(start_rabbitmq, options=options, with_stomp=True) as server:
-        server.ctl("change_password", "guest", CANARY)
-        server.ctl(
-            "eval", 'rabbit_amqqueue:declare({resource, <<"/">>, queue, <<"q">>}, true, false, [], none, <<"t">>).'
-        )
-        yield amqps, stomps
+def queue(rabbitmq_server: SharedRabbitMQ) -> Iterator[str]:
+    """A queue of RabbitMQ that no other process of the run knows."""
+    name = f"tls-{secrets.token_hex(6)}"
+    ask(rabbitmq_server, lambda channel: channel.queue_declare(name, durable=True))
+    yield name
+    ask(rabbitmq_server, lambda channel: channel.queue_delete(name))
 
 
 @pytest.fixture(scope="module")
-def secured_amqp(rabbitmq: tuple[int, int]) -> Secured:
-    url = f"amqps://guest:{CANARY}@{{host}}:{{port}}/"
-    return Secured("amqp", url, rabbitmq[0], url.replace("amqps", "amqp"), {"exchange": "", "routing_key": "q"})
+def secured_amqp(rabbitmq_server: SharedRabbitMQ, queue: str) -> Secured:
+    url = f"amqps://secured:{CANARY}@{{host}}:{{port}}/"
+    options = {"exchange": "", "routing_key": queue}
+    return Secured("amqp", url, rabbitmq_server.amqps_port, url.replace("amqps", "amqp"), options)
 
 
 @pytest.fixture(scope="module")
-def secured_stomp(rabbitmq: tuple[int, int]) -> Secured:
-    url = f"stomps://guest:{CANARY}@{{host}}:{{port}}"
-    return Secured("stomp", url, rabbitmq[1], url.replace("stomps", "stomp"), {"address": "/queue/q"})
+def secured_stomp(rabbitmq_server: SharedRabbitMQ, queue: str) -> Secured:
+    url = f"stomps://secured:{CANARY}@{{host}}:{{port}}"
+    options = {"address": f"/queue/{queue}"}
+    return Secured("stomp", url, rabbitmq_server.stomps_port, url.replace("stomps", "stomp"), options)
 
 
 @pytest.fixture(scope="module")
-def secured_artemis(private: Private, authority: Path) -> Iterator[Secured]:
-    store = authority / "server.p12"
-    files = ("-in", "server.pem", "-inkey", "server.key", "-out", str(store), "-passout", "pass:changeit")
-    subprocess.run(["openssl", "pkcs12", "-export", *files], cwd=authority, check=True, capture_output=True)
-    options = ["sslEnabled=true", f"keyStorePath={store}", "keyStorePassword=changeit", "keyStoreType=PKCS12"]
-    with private(start_artemis, options=options) as server:
-        url = "stomps://workq:workq@{host}:{port}"
-        yield Secured("stomp", url, server.port, url.replace("stomps", "stomp"), {"address": "q"})
+def secured_artemis(artemis_server: SharedArtemis) -> Secured:
+    url = "stomps://workq:workq@{host}:{port}"
+    options = {"address": f"tls-{secrets.token_hex(6)}"}
+    return Secured("stomp", url, artemis_server.stomps_port, url.replace("stomps", "stomp"), options)
 
 
 @pytest.fixture(scope="module")
-def secured_kafka(private: Private, authority: Path) -> Iterator[Secured]:
-    with kafka_behind_tls(private, authority, password=CANARY) as server:
-        server.create_topic("t")
-        url = f"kafkas://workq:{CANARY}@{{host}}:{{port}}"
-        yield Secured("kafka", url, server.port, url.replace("kafkas", "kafka"), {"topic": "t"})
+def secured_kafka(kafka_server: SharedKafka) -> Secured:
+    topic = f"tls-{secrets.token_hex(6)}"
+    kafka_server.create_topic(topic)
+    url = f"kafkas://workq:{CANARY}@{{host}}:{{port}}"
+    return Secured("kafka", url, kafka_server.tls_port, url.replace("kafkas", "kafka"), {"topic": topic})
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +198,7 @@ def test_librdkafka_verifies_by_itself_too(secured_kafka: Secured, authority: Pa
     for host, ca in (("localhost", "ca.pem"), ("127.0.0.1", "other.pem")):
         kind: Any = KINDS["kafka"]()
         url = secured_kafka.url.format(host=host, port=secured_kafka.port)
-        options = {"url": url, "topic": "t", "ca_file": str(authority / ca)}
+        options = {"url": url, **secured_kafka.options, "ca_file": str(authority / ca)}
         link = kind.open(DestinationAddress("tls", kind.check(options), url=url), allowed=HERE)
         link._reach._addresses = [f"{host}:{secured_kafka.port}"]
         producer = Producer(link._conf(LONG_S))
@@ -237,7 +222,10 @@ def source(request: pytest.FixtureRequest) -> Secured:
 def read(source: Secured, ca: Path | None, *, host: str = "127.0.0.1", port: int = 0, url: str = "") -> Unsent | None:
     """Why nothing can be read by a reader, nor asked beside it; None: it can."""
     place = (url or source.url).format(host=host, port=port or source.port)
-    own = {"queue": "q"} if source.kind == "amqp" else {"topic": "t", "group": secrets.token_hex(8)}
+    if source.kind == "amqp":
+        own = {"queue": source.options["routing_key"]}
+    else:
+        own = {**source.options, "group": secrets.token_hex(8)}
     options = {"url": place, **own, **({} if ca is None else {"ca_file": str(ca)})}
     made: Any = type(intake_kind_of(source.kind))
     kind = made(lookup=answering("127.0.0.1"))

@@ -13,15 +13,15 @@ import confluent_kafka
 import pytest
 import redis
 
-from tests.conftest import Private
 from tests.contract.broker import until
 from tests.contract.kinds.stages import ArtemisStage, Receiver, new_name
 from tests.contract.kinds.suite import LONG_S, fault_of, ids, posting, text_of
 from tests.faults.rabbitmq import FULL, ask
 from tests.faults.receivers import status
+from tests.shared_servers import SharedArtemis, SharedKafka
 from workq.config.addresses import Allowed
 from workq.errors import ConfigError
-from workq.lab.servers import Artemis, Kafka, RabbitMQ, Redis, start_kafka
+from workq.lab.servers import RabbitMQ, Redis
 from workq.lab.servers.server import free_port
 from workq.messages.kinds import Confirmed, DestinationAddress, DestinationLink, Posting, SendFault
 from workq.messages.kinds.registry import KINDS
@@ -175,7 +175,7 @@ def test_what_amqp_cannot_carry_is_of_the_message_alone(links: Any, server: Rabb
 
 
 def test_artemis_throws_away_what_nobody_has_subscribed_to_and_the_test_finds_that_out(
-    links: Any, artemis_server: Artemis
+    links: Any, artemis_server: SharedArtemis
 ) -> None:
     """The trap: it is confirmed. So a message asks for a queue, unless it is told not to."""
     address = new_name()
@@ -198,7 +198,7 @@ def test_artemis_throws_away_what_nobody_has_subscribed_to_and_the_test_finds_th
 
 
 def test_artemis_drops_the_second_copy_of_one_sending_and_takes_what_was_restored(
-    links: Any, artemis_server: Artemis
+    links: Any, artemis_server: SharedArtemis
 ) -> None:
     stage = ArtemisStage(artemis_server)
     link = links("stomp", stage.options())
@@ -210,7 +210,8 @@ def test_artemis_drops_the_second_copy_of_one_sending_and_takes_what_was_restore
     assert ids(stage.arrived()) == [one.id, one.id]
 
 
-def test_a_test_at_artemis_leaves_no_address(links: Any, artemis_server: Artemis) -> None:
+def test_a_test_at_artemis_leaves_no_address(artemis_server: SharedArtemis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others make addresses there meanwhile. What the link leaves it has named in something that it sent."""
     stage = ArtemisStage(artemis_server)
     stored = StompKind().check(stage.options())
     link: Any = StompKind().open(DestinationAddress("stomp", stored, url=stage.options()["url"]), allowed=HERE)
@@ -223,31 +224,34 @@ def test_a_test_at_artemis_leaves_no_address(links: Any, artemis_server: Artemis
         management.end()
         return {one for one in found if one != management._reply}
 
+    sent: list[bytes] = []
+    stream = link._connected(time.monotonic() + LONG_S)
+    send = stream.send
+
+    def recorded(data: bytes, *, ends: float) -> None:
+        sent.append(data)
+        send(data, ends=ends)
+
+    monkeypatch.setattr(stream, "send", recorded)
     before = addresses()
     link.test(timeout_s=LONG_S)
 
-    assert addresses() == before
+    assert sum(b"destination:workq.test." in one for one in sent) == 2, "one by the test, one by ours"
+    assert {one for one in addresses() - before if any(one.encode() in data for data in sent)} == set()
     link.close()
 
 
 # kafka
 
 
-@pytest.fixture(scope="module")
-def elsewhere(private: Private) -> Iterator[tuple[Kafka, int]]:
-    """A Kafka that sends its clients to another address, and the port there."""
-    port = free_port()
-    with private(start_kafka, advertised=port, advertised_host="127.0.0.2") as server:
-        server.create_topic("t")
-        yield server, port
-
-
 def test_a_broker_that_kafka_advertises_is_judged_before_it_is_connected_to(
-    links: Any, elsewhere: tuple[Kafka, int]
+    links: Any, kafka_server: SharedKafka
 ) -> None:
-    kafka, port = elsewhere
-    options = {"url": f"kafka://127.0.0.1:{kafka.port}", "topic": "t"}
-    with socket.create_server(("127.0.0.2", port)) as listener:
+    topic = new_name()
+    kafka_server.create_topic(topic)
+    host, _, port = kafka_server.elsewhere.partition(":")
+    options = {"url": f"kafka://127.0.0.1:{kafka_server.elsewhere_port}", "topic": topic}
+    with socket.create_server((host, int(port))) as listener:
         listener.setblocking(False)
         link = links("kafka", options, allowed=Allowed.of("127.0.0.1"))
 
@@ -256,22 +260,20 @@ def test_a_broker_that_kafka_advertises_is_judged_before_it_is_connected_to(
 
         with pytest.raises(BlockingIOError):
             listener.accept()
-    assert (fault_of(answer), f"127.0.0.2:{port}" in text_of(answer)) == (SendFault.REFUSED, True)
-    assert f"127.0.0.2:{port}" in problems[0]
+    assert (fault_of(answer), kafka_server.elsewhere in text_of(answer)) == (SendFault.REFUSED, True)
+    assert kafka_server.elsewhere in problems[0]
 
 
-def test_a_key_chooses_the_partition_and_keeps_its_order(links: Any, elsewhere: tuple[Kafka, int]) -> None:
-    kafka, _ = elsewhere
+def test_a_key_chooses_the_partition_and_keeps_its_order(links: Any, kafka_server: SharedKafka) -> None:
     topic = new_name()
-    kafka.create_topic(topic, partitions=6)
+    kafka_server.create_topic(topic, partitions=6)
     batch = [posting(str(number).encode(), key=f"k{number % 5}") for number in range(50)]
-    inner = kafka.admin_conf["bootstrap.servers"]  # where it advertises itself
-    link = links("kafka", {"url": f"kafka://{inner}", "topic": topic, "client": {"linger.ms": 5}})
+    link = links("kafka", {"url": kafka_server.url, "topic": topic, "client": {"linger.ms": 5}})
 
     answers = link.send(batch, timeout_s=LONG_S)
 
     assert [one for one in answers if not isinstance(one, Confirmed)] == []
-    reader = confluent_kafka.Consumer({**kafka.admin_conf, "group.id": "none", "enable.auto.commit": False})
+    reader = confluent_kafka.Consumer({**kafka_server.admin_conf, "group.id": "none", "enable.auto.commit": False})
     reader.assign([confluent_kafka.TopicPartition(topic, place, 0) for place in range(6)])
     found: dict[str, list[tuple[int, int]]] = {}
     for _ in batch:

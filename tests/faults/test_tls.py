@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -19,17 +20,16 @@ from sqlalchemy import text
 
 from tests.conftest import Private
 from tests.contract.broker import LONG_S, collect, hints, ids
-from tests.faults.kafka_tls import kafka_behind_tls
 from tests.faults.receivers import stranger
+from tests.shared_servers import CANARY, SharedKafka
 from tests.system.fleet import wait_until
 from workq.broker.kafka import KafkaBroker
 from workq.broker.rabbitmq import RabbitMQBroker
 from workq.errors import BrokerUnavailable, ConfigError, InFlightUnavailable, LedgerUnavailable
 from workq.inflight.redis import RedisInFlight
-from workq.lab.servers import Kafka, MariaDB, PostgreSQL, start_mariadb, start_postgres
+from workq.lab.servers import MariaDB, PostgreSQL, start_mariadb, start_postgres
 from workq.ledger.engine.database import Database
 
-CANARY = "c4nary-8d"
 FAULTS = {
     "another authority": ("127.0.0.1", "other.pem", "server.pem"),
     "another name": ("localhost", "ca.pem", "server.pem"),
@@ -197,15 +197,12 @@ def test_a_certificate_whose_time_is_over_is_refused_by_amqps_and_rediss(authori
 LOGIN = "workq:" + CANARY
 
 
-@pytest.fixture(scope="module")
-def kafka(private: Private, authority: Path) -> Iterator[Kafka]:
-    with kafka_behind_tls(private, authority, password=CANARY, wants_certificate=True) as server:
-        yield server
-
-
 @pytest.fixture
-def come_to(kafka: Kafka, authority: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., KafkaBroker]]:
-    """A broker on it. By default with the right login, certificate and authority."""
+def come_to(
+    kafka_server: SharedKafka, authority: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., KafkaBroker]]:
+    """A broker on the listener that wants a certificate. By default with the right login, certificate and authority."""
+    namespace = f"tls{secrets.token_hex(4)}"
     monkeypatch.setattr("workq.broker.kafka.CHECK_S", LONG_S)  # on a busy machine; what is refused waits for no more
     with contextlib.ExitStack() as opened:
 
@@ -214,7 +211,7 @@ def come_to(kafka: Kafka, authority: Path, monkeypatch: pytest.MonkeyPatch) -> I
             scheme: str = "kafkas",
             login: str = LOGIN,
             host: str = "127.0.0.1",
-            port: int = kafka.port,
+            port: int = kafka_server.mutual_tls_port,
             ca: str = "ca.pem",
             cert: str | None = "server.pem",
             mechanism: str = "PLAIN",
@@ -222,7 +219,7 @@ def come_to(kafka: Kafka, authority: Path, monkeypatch: pytest.MonkeyPatch) -> I
             files = {"ca_file": ca} | ({"cert_file": cert, "key_file": "server.key"} if cert is not None else {})
             named = "".join(f"&{option}={authority / name}" for option, name in files.items())
             query = f"?mechanism={mechanism}{named if scheme == 'kafkas' else ''}"
-            broker = KafkaBroker(f"{scheme}://{login}@{host}:{port}{query}", namespace="tls")
+            broker = KafkaBroker(f"{scheme}://{login}@{host}:{port}{query}", namespace=namespace)
             opened.callback(broker.close)
             return broker
 

@@ -25,7 +25,7 @@ _BROKER: Final = """<?xml version='1.0'?>
  <large-messages-directory>{data}/large-messages</large-messages-directory>
  <max-disk-usage>-1</max-disk-usage>
  <critical-analyzer>false</critical-analyzer>
- <acceptors><acceptor name="stomp">tcp://127.0.0.1:{port}?protocols=STOMP{tls}</acceptor></acceptors>
+ <acceptors>{acceptors}</acceptors>
  <security-settings><security-setting match="#">{permissions}</security-setting></security-settings>
  <address-settings>
   <address-setting match="#"><dead-letter-address>DLQ</dead-letter-address>
@@ -56,7 +56,7 @@ class Artemis(Server):
     """A private Artemis that speaks STOMP on 127.0.0.1, to the user `workq` with the password `workq` alone.
 
     Addresses and queues come into being when somebody asks for one; below `closed.` they do not. `options`: more
-    parameters of its acceptor, such as `sslEnabled=true`. What it has confirmed survives `kill()`.
+    parameters of its acceptor. What it has confirmed survives `kill()`.
     """
 
     name = "Artemis"
@@ -69,8 +69,11 @@ class Artemis(Server):
 
     @property
     def url(self) -> str:
-        scheme = "stomps" if "sslEnabled=true" in self.options else "stomp"
-        return f"{scheme}://workq:workq@127.0.0.1:{self.port}"
+        return f"stomp://workq:workq@127.0.0.1:{self.port}"
+
+    def _acceptors(self) -> dict[int, tuple[str, ...]]:
+        """The ports that it listens on, each with the parameters of its acceptor."""
+        return {self.port: self.options}
 
     @property
     def _etc(self) -> Path:
@@ -79,13 +82,16 @@ class Artemis(Server):
     def _prepare(self) -> None:
         for folder in (self._etc, self.folder / "tmp", self._data):
             folder.mkdir(exist_ok=True)
+        acceptors = "".join(
+            f'<acceptor name="stomp-{port}">tcp://127.0.0.1:{port}?{";".join(["protocols=STOMP", *more])}</acceptor>'
+            for port, more in self._acceptors().items()
+        )
         permissions = "".join(f'<permission type="{one}" roles="all"/>' for one in _PERMISSIONS)
         files = {
             "broker.xml": _BROKER.format(
                 name=self.folder.name,
                 data=self._data,
-                port=self.port,
-                tls="".join(f";{one}" for one in self.options),
+                acceptors=acceptors,
                 permissions=permissions,
             ),
             "bootstrap.xml": _BOOTSTRAP.format(broker=(self._etc / "broker.xml").as_uri()),
@@ -115,11 +121,9 @@ class Artemis(Server):
         return [*self._java, *words, *opened, *boot]
 
     def _answer(self) -> str | None:
-        """The listener belongs to our process; in the clear, it also has to greet."""
-        if not server.listens(self.port, self.pid):
+        """The listeners belong to our process, and the one of `port` also has to greet."""
+        if not all(server.listens(port, self.pid) for port in self._acceptors()):
             return None
-        if self.url.startswith("stomps"):
-            return VERSION
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=ANSWER_LIMIT_S) as connection:
                 connection.sendall(b"CONNECT\naccept-version:1.2\nhost:/\nlogin:workq\npasscode:workq\n\n\0")

@@ -92,15 +92,22 @@ class Kafka(Server):
     def _voters(self) -> str:
         return f"{self._node_id}@127.0.0.1:{self._controller_port}"
 
+    def _listeners(self) -> dict[str, tuple[int, str]]:
+        """Where clients come in, by the listener's name: its port, and the address that they are told to come to."""
+        return {
+            "CLIENT": (self.port, f"{self._advertised_host}:{self._advertised or self.port}"),
+            "INNER": (self._inner_port, f"127.0.0.1:{self._inner_port}"),
+        }
+
     def _prepare(self) -> None:
+        listeners = [f"{name}://127.0.0.1:{port}" for name, (port, _) in self._listeners().items()]
+        advertised = [f"{name}://{address}" for name, (_, address) in self._listeners().items()]
         own = [
             "process.roles=broker,controller",
             f"node.id={self._node_id}",
             f"controller.quorum.voters={self._voters()}",
-            f"listeners=CLIENT://127.0.0.1:{self.port},INNER://127.0.0.1:{self._inner_port},"
-            f"CONTROLLER://127.0.0.1:{self._controller_port}",
-            f"advertised.listeners=CLIENT://{self._advertised_host}:{self._advertised or self.port},"
-            f"INNER://127.0.0.1:{self._inner_port}",
+            f"listeners={','.join(listeners)},CONTROLLER://127.0.0.1:{self._controller_port}",
+            f"advertised.listeners={','.join(advertised)}",
             "controller.listener.names=CONTROLLER",
             "inter.broker.listener.name=INNER",
             "listener.security.protocol.map=CLIENT:PLAINTEXT,INNER:PLAINTEXT,CONTROLLER:PLAINTEXT",
