@@ -124,6 +124,7 @@ class Kafka(Server):
             "share.coordinator.state.topic.num.partitions=3",
             "broker.session.timeout.ms=2000",  # after a kill, so long its own controller takes it for alive
             "broker.heartbeat.interval.ms=400",
+            "metadata.max.idle.interval.ms=5000",  # a record that says nothing, by default twice a second
             "group.initial.rebalance.delay.ms=0",
             "group.consumer.min.session.timeout.ms=5000",
             "group.consumer.session.timeout.ms=6000",
