@@ -9,6 +9,7 @@ its Java and its jars, starts without.
 
 from __future__ import annotations
 
+import inspect
 import os
 import shutil
 import signal
@@ -27,10 +28,11 @@ END_S: Final = 120.0
 
 
 def make_archive(server: type[Kafka | Artemis], folder: Path, heap_mb: int) -> None:
-    """Make the archive of one kind of server, if it is missing or older than its Java."""
+    """Make the archive of one kind of server, if it is missing or older than its Java, or than how we start it."""
     archive = folder / CLASSES
     modules = Path(shutil.which("java") or "").resolve().parents[1] / "lib" / "modules"
-    if archive.exists() and (not modules.exists() or archive.stat().st_mtime > modules.stat().st_mtime):
+    made_for = [one for one in (modules, Path(inspect.getfile(server))) if one.exists()]
+    if archive.exists() and all(archive.stat().st_mtime > one.stat().st_mtime for one in made_for):
         return
     archive.unlink(missing_ok=True)
     partial = folder / f"{CLASSES}.{os.getpid()}"

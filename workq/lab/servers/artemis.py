@@ -117,8 +117,9 @@ class Artemis(Server):
         }
         words = [f"-D{name}={value}" for name, value in settings.items()]
         opened = ("--add-opens", "java.base/jdk.internal.misc=ALL-UNNAMED")
-        boot = ("-cp", str(self._home / "lib" / "artemis-boot.jar"), "org.apache.activemq.artemis.boot.Artemis", "run")
-        return [*self._java, *words, *opened, *boot]
+        # not by its boot class, whose own loader finds nothing in an archive of classes
+        run = ("-cp", f"{self._home / 'lib'}/*", "org.apache.activemq.artemis.cli.Artemis", "run")
+        return [*self._java, *words, *opened, *run]
 
     def _answer(self) -> str | None:
         """The listeners belong to our process, and the one of `port` also has to greet."""
