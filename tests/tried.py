@@ -94,9 +94,9 @@ KAFKA_TRIALS: Final = (
             *("tests/contract/test_broker_contract.py", "tests/contract/test_kinds_contract.py"),
             *("tests/contract/test_ways_in_contract.py", "tests/faults/test_kafka_broker.py"),
             *("tests/faults/test_kafka_cluster.py", "tests/faults/test_kafka_doctor.py"),
-            *("tests/faults/test_intake_kafka.py", "tests/faults/test_intake_cluster.py", "tests/faults/test_tls.py"),
+            *("tests/faults/test_intake_kafka.py", "tests/faults/test_tls.py"),
             *("tests/system/test_kafka.py", "tests/system/test_move_between_brokers.py"),
-            *("tests/system/test_java_servers.py", "-k", "kafka or intake_cluster or move_between"),
+            *("tests/system/test_java_servers.py", "-k", "kafka or move_between"),
         ),
     ),
     Trial(

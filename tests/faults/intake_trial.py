@@ -2,7 +2,7 @@
 
 Records are written while it runs. Members die by SIGKILL, one comes and goes, each node dies and comes back, a
 partition is added. At the end the ledger is counted: each record of each partition stands there once, and the offsets
-are those of Kafka. `test_intake_cluster.py` runs a short one.
+are those of Kafka. `test_kafka_cluster.py` runs a short one.
 """
 
 from __future__ import annotations
