@@ -35,6 +35,7 @@ from tests.authority import write_authority
 from tests.lender import Lender, borrow
 from tests.shared_servers import SHARED, SharedArtemis, SharedKafka, SharedRabbitMQ
 from tests.standstill import Standstill, ToDisk
+from tests.zygote import use, zygote
 from workq import logs
 from workq.lab.servers import (
     MariaDB,
@@ -67,6 +68,9 @@ _LENT_BY: Final = "lender"
 """Under which name a process of a distributed run is told of the lender."""
 _AUTHORITY: Final = "authority"
 """Likewise of the folder with the certificates that the lender's servers show."""
+
+_FORKED_BY: Final = "zygote"
+"""Under which name it is told of the zygote."""
 
 AnyServer = TypeVar("AnyServer", bound=Server)
 
@@ -128,6 +132,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "--both-legs on SQLite too",
     )
     config.addinivalue_line("markers", "only_long: with --long alone: what is short is held by other tests")
+    if (forks := getattr(config, "workerinput", {}).get(_FORKED_BY)) is not None:
+        use(*forks)
     config.stash[_used] = []
     config.pluginmanager.register(UsedElsewhere(config.stash[_used]))
     config.stash[_machine] = Standstill(ToDisk())
@@ -143,6 +149,8 @@ def pytest_configure_node(node: Any) -> None:
         write_authority(folder)
         stash[_lender] = Lender({name: partial(_started, kind, folder) for kind, name in SHARED.items()})
     node.workerinput |= {_LENT_BY: stash[_lender].token, _AUTHORITY: str(stash[_authority])}
+    forks = zygote()
+    node.workerinput[_FORKED_BY] = (forks.path, forks.env, forks.pid)
 
 
 def _started(kind: Callable[[Path], AnyServer], authority: Path) -> AnyServer:

@@ -37,13 +37,13 @@ import threading
 import time
 import types
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, ClassVar, Final, NoReturn, TextIO
 
 import psutil
 
+from tests.zygote_loop import REQUEST_MAX, fork_for_each, gather_memory
 from workq.application import load_app
 from workq.errors import ConfigError
 from workq.jobs.ledger.tables import JobTables
@@ -58,7 +58,6 @@ from workq.values import failpoints
 from workq.webhooks.ledger.tables import WebhookTables
 
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
-REQUEST_MAX: Final = 1 << 20
 FORKED_WITH: Final = {"PYTHONPATH": str(REPOSITORY), "LANG": "C.UTF-8"}
 """What the environment of a run that is forked has."""
 NURSERY: Final = "nursery"
@@ -197,6 +196,22 @@ def ran(
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
+@contextlib.contextmanager
+def forking() -> Iterator[None]:
+    """What this process starts meanwhile is forked if it can be, whoever starts it: the engines of `workq.lab`."""
+    popen, children = subprocess.Popen, psutil.Process.children
+    before = dict(os.environ)
+    os.environ.update(FORKED_WITH)
+    subprocess.Popen = Forked  # type: ignore[misc]
+    _pass_over_nurseries()
+    try:
+        yield
+    finally:
+        subprocess.Popen, psutil.Process.children = popen, children  # type: ignore[misc, method-assign]
+        os.environ.clear()
+        os.environ.update(before)
+
+
 def _umask() -> int:
     """That of this process. To ask for it with `os.umask` would change it for a moment, for all threads."""
     return int(Path("/proc/self/status").read_text().partition("\nUmask:")[2].split()[0], 8)
@@ -218,24 +233,11 @@ def _python_of(args: Any) -> list[str] | None:
 class Zygote:
     """The process that forks, and serves at a socket."""
 
-    def __init__(self, env: Mapping[str, str]) -> None:
-        """`env`: in which it is started."""
+    def __init__(self, path: str, env: Mapping[str, str], pid: int) -> None:
+        """`path`: of its socket. `env`: in which it was started."""
+        self.path = path
         self.env = dict(env)
-        self._folder = tempfile.TemporaryDirectory(prefix="zygote-")
-        self.path = f"{self._folder.name}/line"
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        listener.bind(self.path)
-        listener.listen(64)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.zygote", str(listener.fileno())],
-            env=self.env | {_ROOM: "-" * _ROOM_BYTES},
-            cwd=REPOSITORY,
-            pass_fds=[listener.fileno()],
-            stdin=subprocess.PIPE,  # its end tells that this process has ended, however it did
-            start_new_session=True,
-        )
-        self.pid = self._process.pid
-        listener.close()
+        self.pid = pid
 
     def run(
         self, args: Sequence[str], *, cwd: Path, env: Mapping[str, str], stdin: bytes, timeout_s: float
@@ -282,6 +284,28 @@ class Zygote:
         path.write_text(shim, encoding="utf-8")
         path.chmod(0o755)
 
+
+class OwnZygote(Zygote):
+    """One that this process has started, and ends. It ends with this process, however that ends."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        """`env`: in which it is started."""
+        self._folder = tempfile.TemporaryDirectory(prefix="zygote-")
+        path = f"{self._folder.name}/line"
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind(path)
+        listener.listen(64)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.zygote", str(listener.fileno())],
+            env={**env, _ROOM: "-" * _ROOM_BYTES},
+            cwd=REPOSITORY,
+            pass_fds=[listener.fileno()],
+            stdin=subprocess.PIPE,  # its end tells that this process has ended, however it did
+            start_new_session=True,
+        )
+        listener.close()
+        super().__init__(path, env, self._process.pid)
+
     def close(self) -> None:
         """End it. Repeatable."""
         self._process.kill()
@@ -289,13 +313,26 @@ class Zygote:
         self._folder.cleanup()
 
 
-@cache
+_found: Zygote | None = None
+_finding: Final = threading.Lock()
+
+
 def zygote() -> Zygote:
-    """The one of this process; it ends with it."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("WORKQ_", "LC_", "COV"))}
-    made = Zygote(env | FORKED_WITH)
-    atexit.register(made.close)
-    return made
+    """The one of this process, started when it is first asked for, or that of the run (`use`)."""
+    global _found
+    with _finding:
+        if _found is None:
+            env = {name: value for name, value in os.environ.items() if not name.startswith(("WORKQ_", "LC_", "COV"))}
+            _found = own = OwnZygote(env | FORKED_WITH)
+            atexit.register(own.close)
+        return _found
+
+
+def use(path: str, env: Mapping[str, str], pid: int) -> None:
+    """From now on: the zygote of another process, which ends it. All processes of a distributed run share one."""
+    global _found
+    with _finding:
+        _found = Zygote(path, env, pid)
 
 
 def _kill(pid: int, is_late: threading.Event) -> None:
@@ -350,46 +387,13 @@ def _make_tables(namespace: str, dialect: str) -> None:
 def _serve(listener: socket.socket) -> None:
     global _began_with
     load()
+    gather_memory()
     del os.environ[_ROOM]
     _began_with = dict(os.environ)
     os.environ.update(_began_with)  # a copy of each, elsewhere: what the kernel shows is free
-    while 0 not in select.select([listener.fileno(), 0], [], [])[0]:
-        line, _ = listener.accept()
-        if os.fork() == 0:
-            listener.close()
-            try:
-                _attend(line)
-            finally:
-                os._exit(0)
-        line.close()
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                continue
-    shutil.rmtree(Path(listener.getsockname()).parent)  # whose it is was killed, and did not
-
-
-def _attend(line: socket.socket) -> None:
-    """One run, from its request to its status."""
-    body, fds, _, _ = socket.recv_fds(line, REQUEST_MAX, 3)
-    request = json.loads(body)
-    begun, begins = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        line.close()
-        os.close(begun)
-        _become(request, fds, lambda: os.close(begins))
-    for one in (*fds, begins):
-        os.close(one)
-    os.read(begun, 1)  # until it is in its own session, as whoever signals a group expects
-    with contextlib.suppress(OSError):  # whoever asked has gone
-        line.send(str(pid).encode())
-    if request.get("ends_with_its_shim"):
-        end = os.pidfd_open(pid)
-        ended, _, _ = select.select([end, line.fileno()], [], [])
-        if end not in ended:
-            os.kill(pid, signal.SIGKILL)
-    _, status = os.waitpid(pid, 0)
-    line.send(str(os.waitstatus_to_exitcode(status)).encode())
+    folder = Path(listener.getsockname()).parent
+    fork_for_each(listener, _become)
+    shutil.rmtree(folder)  # whose it is was killed, and did not
 
 
 def _become(request: Mapping[str, Any], fds: Sequence[int], begins: Callable[[], None]) -> NoReturn:
@@ -510,6 +514,11 @@ def _have_a_nursery() -> None:
     """Whatever this process starts, it is forked; and no nursery is taken for one of those that were started."""
     Forked.nursery = Nursery()
     subprocess.Popen = Forked  # type: ignore[misc]
+    _pass_over_nurseries()
+
+
+def _pass_over_nurseries() -> None:
+    """Let psutil tell of none among the children of a process."""
     children = psutil.Process.children
 
     def but_nurseries(self: psutil.Process, recursive: bool = False) -> list[psutil.Process]:

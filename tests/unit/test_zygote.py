@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.system.fleet import Fleet, printed_until_killed, wait_until
-from tests.zygote import Forked, zygote
+from tests.zygote import Forked, ran, zygote
 
 _LOADED_BY_COMMANDS = """
 import sys
@@ -105,6 +105,23 @@ def test_what_was_forked_is_known_by_its_environment_and_has_what_it_starts_fork
     pid = str(forked.pid)
     assert out == f"{['child', pid]} more\n {pid} parent True -9\n"
     assert forked.returncode == 7
+
+
+_SHOWS = "import os; print(sorted(os.listdir('/proc/self/fd'), key=int))"
+
+
+def test_runs_at_the_same_time_wait_for_none_of_the_others_and_have_none_of_their_files(tmp_path: Path) -> None:
+    env = zygote().env
+    waits = [sys.executable, "-c", "import time; time.sleep(600)"]
+    others = [Forked(waits, cwd=tmp_path, env=env) for _ in range(3)]
+
+    shown = ran([sys.executable, "-c", _SHOWS], cwd=tmp_path, env=env, timeout_s=60)
+
+    assert [one.poll() for one in others] == [None] * 3
+    for one in others:
+        one.kill()
+    assert [one.wait(60) for one in others] == [-signal.SIGKILL] * 3
+    assert shown.stdout == "['0', '1', '2', '3']\n", "3: the list itself"
 
 
 def test_a_command_that_was_written_passes_signals_on_and_what_it_runs_ends_with_it(tmp_path: Path) -> None:
