@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -150,6 +152,21 @@ class TestMariaDB(OnMariaDB, LedgerContract, BandsOnServersContract, KeysOnServe
             raw.query("SET SESSION innodb_snapshot_isolation = ON")
 
         return engine
+
+    def test_a_connection_reads_no_authorities_anew_that_it_verifies_nothing_by(
+        self, database: Database, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It was nearly all that a connection costs."""
+        url = database.url.render_as_string(hide_password=False)
+        with closing(Database(url)) as first:
+            assert first.ask(_one) == 1
+        made: list[object] = []
+        monkeypatch.setattr(ssl, "create_default_context", lambda **given: made.append(given))
+
+        with closing(Database(url)) as second:
+            assert second.ask(_one) == 1
+
+        assert made == []
 
     def test_a_transaction_that_is_isolated_from_what_stands_is_told_so_in_words(
         self, ledger: Ledger, isolated: Engine

@@ -80,6 +80,8 @@ def server_engine(
         options["connect_args"]["ssl"] = tls
     engine = _made(plain, options)
     guard_descriptors(engine)
+    if tls is None:
+        mysql.share_tls(engine)
     mysql.set_session(engine, statement_timeout_s)
     return engine
 
