@@ -14,6 +14,7 @@ import pytest
 
 from tests.cli.conftest import Cli
 from tests.faults.egress import EgressProxy, refusing, running
+from tests.zygote import Forked
 from workq.webhooks import new_secret
 
 HERE = {"WORKQ_WEBHOOK_ALLOW": "external,loopback"}
@@ -23,7 +24,7 @@ SECRET = new_secret()
 @contextmanager
 def listening(cli: Cli, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """A receiver; answers its URL."""
-    process = subprocess.Popen(
+    process = Forked(
         [sys.executable, "-m", "workq", "webhook", "listen", "--port", "0", "-o", "json", *options],
         cwd=cli.folder,
         env=cli.env,

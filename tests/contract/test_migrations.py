@@ -26,6 +26,7 @@ from pymysql.constants import CLIENT
 from sqlalchemy import Connection, NullPool, create_engine, event, inspect, literal, select, text
 from sqlalchemy.exc import DBAPIError
 
+from tests.zygote import FORKED_WITH, Forked
 from workq.config import Settings
 from workq.diagnose.doctor.check import Level
 from workq.diagnose.doctor.ledger import look
@@ -836,9 +837,10 @@ def in_processes(number: int, program: str, url: str, *, rounds: int = 0) -> lis
     at_once = "url = sys.argv[1]\nprint('here', flush=True)\nsys.stdin.readline()"
     whole = f"{PROGRAM_HEAD}\n{at_once}\n{program}\nprint(answer)"
     started = [
-        subprocess.Popen(
+        Forked(
             [sys.executable, "-c", whole, url],
             cwd=ROOT,
+            env=os.environ | FORKED_WITH,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -10,6 +10,7 @@ import pytest
 
 from tests.system.legs import Leg
 from tests.system.stage import Stage
+from tests.zygote import forking
 from workq.config import LEDGER
 
 OpenLeg = Callable[..., Leg]
@@ -53,6 +54,13 @@ def leg(request: pytest.FixtureRequest, open_leg: OpenLeg) -> Leg:
 def fast_leg(request: pytest.FixtureRequest, open_leg: OpenLeg) -> Leg:
     """Each leg in turn, with a tenth of the default times."""
     return open_leg(request.param, divide=10.0)
+
+
+@pytest.fixture
+def forked() -> Iterator[None]:
+    """The processes of a bench or a certify run that this process makes itself are forked."""
+    with forking():
+        yield
 
 
 @pytest.fixture

@@ -93,6 +93,7 @@ def test_without_servers_nothing_is_left_either(place: Path) -> None:
     assert what_is_left(place) == []
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_kill_that_came_when_all_tasks_had_ended_is_made_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred of them last no longer than a look at them, on a machine that is busy with something else."""
     kill, kills = Host.kill, itertools.count()

@@ -35,6 +35,8 @@ from workq.lab.certify.verdict import Defect
 from workq.lab.namespace import Store
 from workq.lab.servers import RabbitMQ, start_kafka, start_postgres, start_redis
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 EMBEDDED = (
     "kill-everything",
     "kill-host",

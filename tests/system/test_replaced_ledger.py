@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -155,13 +156,14 @@ def test_a_worker_and_a_sweep_say_so_and_end_with_4_and_make_no_ledger(
 ) -> None:
     """A process manager that starts them again decides on what is there then."""
     started: list[Forked] = []
+    without_settings = {name: value for name, value in os.environ.items() if not name.startswith("WORKQ_")}
 
     def start(*args: str) -> None:
         started.append(
             Forked(
                 [sys.executable, "-m", "workq", *args],
                 cwd=folder,
-                env={**FORKED_WITH, "PATH": "/usr/bin:/bin"},
+                env=without_settings | FORKED_WITH,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 text=True,

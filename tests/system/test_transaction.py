@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import threading
 from collections import Counter
@@ -19,6 +18,7 @@ from tests.system.conftest import OpenLeg
 from tests.system.fleet import REPOSITORY, wait_until
 from tests.system.legs import Leg
 from tests.system.witness import make_book, read_book
+from tests.zygote import FORKED_WITH, ran
 from workq import State
 from workq.enqueue.producer import Producer
 from workq.errors import Refused
@@ -130,14 +130,11 @@ def test_effects_stand_exactly_once_wherever_the_handler_dies(leg: Leg, long_run
 
 def bank(leg: Leg, crashes: int, seed: int) -> dict[str, Any]:
     """What one bank has seen."""
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-m", "tests.system.bank", str(crashes), str(seed)],
         cwd=REPOSITORY,
-        env={**os.environ, **leg.environ},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=3000,
+        env={**os.environ, **FORKED_WITH, **leg.environ},
+        timeout_s=3000,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     seen: dict[str, Any] = json.loads(done.stdout)
