@@ -19,13 +19,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import Private
 from tests.system.conftest import OpenLeg
 from tests.system.fleet import REPOSITORY, wait_until
 from tests.system.legs import Leg, check_once
 from tests.system.witness import tell
 from workq import State
-from workq.lab.servers import PostgreSQL, RabbitMQ, Redis, Server, start_postgres, start_redis
+from workq.lab.servers import PostgreSQL, RabbitMQ, Redis, Server
 
 pytestmark = pytest.mark.one_leg
 
@@ -85,15 +84,13 @@ def started(kind: Callable[..., WithWrongClock], folder: Path | None = None) -> 
 
 
 @pytest.fixture
-def wrong_redis(private: Private) -> Iterator[WithWrongClock]:
-    private(start_redis).stop()  # skips, or fails, where there is none
+def wrong_redis(redis_server: Redis) -> Iterator[WithWrongClock]:  # it skips, or fails, where there is none
     with started(WrongRedis) as server:
         yield server
 
 
 @pytest.fixture
-def wrong_postgres(private: Private) -> Iterator[WithWrongClock]:
-    private(start_postgres).stop()
+def wrong_postgres(postgres_server: PostgreSQL) -> Iterator[WithWrongClock]:
     with started(WrongPostgreSQL) as server:
         yield server
 
