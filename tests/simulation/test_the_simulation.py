@@ -31,9 +31,17 @@ QUICKLY_CAUGHT = (
 """Mutants that some hundred worlds see, where they can be seen at all. The others take more: `make simulate`."""
 SEEDS_MAX = 400
 FIRST_SEED = {
+    "the_token_is_made_once_for_a_process": 2,
     "settle_without_the_state": 232,
+    "claim_without_looking_whether_it_is_due": 7,
+    "sweep_by_the_clock_of_the_host": 4,
     "a_split_page_loses_its_rest": 8,
-    "the_sweep_does_not_relay": 17,
+    "inbound_headers_are_copied": 3,
+    "publish_before_the_commit": 2,
+    "publish_in_a_transaction_of_the_caller_at_once": 2,
+    "the_sweep_does_not_relay": 45,
+    "reap_at_the_first_look": 4,
+    "a_beat_gives_the_forgotten_a_lease_again": 4,
     "the_mover_skips_rows": 67,
     "a_marker_overtakes_hints_that_are_still_rows": 92,
 }
