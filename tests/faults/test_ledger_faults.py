@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import sqlite3
+import sys
 import threading
 import time
 import traceback
@@ -25,6 +26,8 @@ from sqlalchemy import Connection, create_engine, event, select, text
 
 from tests.conftest import Private
 from tests.contract.given import LONG_S, incarnation, new, new_job
+from tests.system.fleet import REPOSITORY
+from tests.zygote import FORKED_WITH, Forked
 from workq.broker import Hint
 from workq.broker.embedded import EmbeddedBroker
 from workq.broker.embedded.claiming_consumer import DirectConsumer
@@ -724,21 +727,20 @@ class TestOneFile:
         ledger.close()
 
     def test_a_writer_that_is_killed_leaves_nothing_half_written(self, sqlite_url: str) -> None:
-        spawn = multiprocessing.get_context("spawn")
         ledger = opened(sqlite_url)
         for _ in range(3):
             before = ledger.questions.counts().states[State.READY]
-            processes = [spawn.Process(target=write_batches, args=(sqlite_url, name)) for name in ("doomed", "other")]
-            for process in processes:
-                process.start()
-            doomed, other = processes
+            doomed, other = (
+                Forked([sys.executable, "-c", WRITING, sqlite_url, name], cwd=REPOSITORY, env=os.environ | FORKED_WITH)
+                for name in ("doomed", "other")
+            )
             wait_until(lambda before=before: ledger.questions.counts().states[State.READY] > before + 200)  # type: ignore[misc]  # a lambda's default has no type
-            os.kill(doomed.pid or 0, signal.SIGKILL)
-            doomed.join(LONG_S)
+            doomed.kill()
+            assert doomed.wait(LONG_S) == -signal.SIGKILL
             alone = ledger.questions.counts().states[State.READY]
             wait_until(lambda alone=alone: ledger.questions.counts().states[State.READY] > alone + 100)  # type: ignore[misc]  # a lambda's default has no type
-            os.kill(other.pid or 0, signal.SIGKILL)
-            other.join(LONG_S)
+            other.kill()
+            assert other.wait(LONG_S) == -signal.SIGKILL
 
             t = ledger.database.tables.task
             with ledger.database.engine.connect() as connection:
@@ -903,10 +905,15 @@ def wait_until(condition: Callable[[], bool]) -> None:
         threading.Event().wait(0.01)
 
 
-def write_batches(url: str, name: str) -> None:
-    """In a process of its own: batches of ten until it is killed."""
-    ledger = opened(url)
-    number = 0
-    while True:
-        ledger.tasks.record(new(10, name=f"{name}.{os.getpid()}.{number}"))
-        number += 1
+WRITING = """
+import itertools, os, sys
+from tests.contract.given import new
+from workq.ledger.engine.database import Database
+from workq.ledger.sql import Ledger
+from workq.slices import SLICES
+url, name = sys.argv[1:]
+ledger = Ledger(Database(url), SLICES)
+for number in itertools.count():
+    ledger.tasks.record(new(10, name=f"{name}.{os.getpid()}.{number}"))
+"""
+"""Batches of ten, until it is killed."""
