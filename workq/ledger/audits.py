@@ -36,7 +36,7 @@ class Audits:
     def queues_with_open_tasks(self) -> list[str]:
         """The queues with tasks that are not settled."""
         t = self.database.tables.task
-        unclaimed = queues_where(t, found(t.c.state, *CLAIMABLE))
+        unclaimed = queues_where(t, CLAIMABLE)
         running = select(t.c.queue).where(found(t.c.state, State.RUNNING)).distinct()
         return self.database.ask(lambda tx: sorted({*tx.execute(unclaimed).scalars(), *tx.execute(running).scalars()}))
 

@@ -199,7 +199,9 @@ class Hints:
 
         def look(tx: Connection, since: datetime | None) -> list[str]:
             queues = (
-                self.floor.queues_known(tx) if since is not None else list(tx.execute(queues_where(t, waits)).scalars())
+                self.floor.queues_known(tx)
+                if since is not None
+                else list(tx.execute(queues_where(t, CLAIMABLE)).scalars())
             )
             clock: datetime = tx.execute(select(now())).scalar_one()
             paused = set(tx.execute(select(p.c.queue).where(in_force(self.database))).scalars())
@@ -231,7 +233,7 @@ class Hints:
     def open_queues(self) -> list[str]:
         """The queues with tasks that are ready or waiting."""
         t = self.database.tables.task
-        query = queues_where(t, found(t.c.state, *CLAIMABLE))
+        query = queues_where(t, CLAIMABLE)
         return self.database.ask(lambda tx: sorted(tx.execute(query).scalars()))
 
     def unclaimed(self, queue: str, *, before: datetime) -> int:

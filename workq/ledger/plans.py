@@ -114,7 +114,7 @@ class Plans:
         waits = [found(t.c.state, *CLAIMABLE), found(t.c.state, State.WAITING)]
 
         def look(tx: Connection) -> list[str]:
-            queues = list(tx.execute(queues_where(t, *waits)).scalars())
+            queues = list(tx.execute(queues_where(t, CLAIMABLE, (State.WAITING,))).scalars())
             if not queues:
                 return []
             due = select(t.c.id).where(*waits, t.c.queue.in_(queues), t.c.due_at <= now())

@@ -115,7 +115,9 @@ class Upkeep:
 
         def choose(tx: Connection, since: datetime | None) -> list[str]:
             queues = (
-                list(tx.execute(queues_where(t, *waits)).scalars()) if since is None else self.floor.queues_known(tx)
+                list(tx.execute(queues_where(t, CLAIMABLE, (State.WAITING,))).scalars())
+                if since is None
+                else self.floor.queues_known(tx)
             )
             if not queues:
                 return []
