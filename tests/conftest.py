@@ -68,7 +68,6 @@ _LENT_BY: Final = "lender"
 """Under which name a process of a distributed run is told of the lender."""
 _AUTHORITY: Final = "authority"
 """Likewise of the folder with the certificates that the lender's servers show."""
-
 _FORKED_BY: Final = "zygote"
 """Under which name it is told of the zygote."""
 
