@@ -406,7 +406,8 @@ def test_who_may_not_give_a_sign_in_the_ledger_works_on_and_says_so(scene: Scene
     assert not signs.are_given
     assert signs.refusal is not None
     assert f"Grant this user EXECUTE on {SIGN_RIGHTS[0]}" in signs.refusal
-    assert any(f"may not call {SIGN_RIGHTS[0]}:" in one.message for one in examine(settings))
+    [told] = [one.message for one in examine(settings) if f"may not call {SIGN_RIGHTS[0]}:" in one.message]
+    assert f"GRANT EXECUTE ON FUNCTION {SIGN_RIGHTS[0]} TO {role}" in told
 
 
 def test_doctor_counts_those_whose_absence_is_seen(scene: Scene) -> None:

@@ -5,7 +5,11 @@ The node has an authorizer, and no group protocol `consumer`, as one before 4.0.
 
 from __future__ import annotations
 
+import os
 import secrets
+import shlex
+import subprocess
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -28,6 +32,7 @@ from workq import Times, WorkQueue
 from workq.broker.kafka.inspection import ClusterFacts, PartitionFacts, TopicFacts
 from workq.broker.kafka.members import GroupFacts
 from workq.config import Settings
+from workq.config.kafka import KafkaUrl
 from workq.diagnose.audit import audit, repair
 from workq.diagnose.audit.look import Audited
 from workq.diagnose.audit.queues import Way
@@ -36,9 +41,13 @@ from workq.diagnose.doctor.kafka import judge_protocol, judge_topic, judge_waiti
 from workq.diagnose.where import Misplacement, Place
 from workq.errors import BrokerUnavailable
 from workq.lab.servers import Kafka, start_kafka
+from workq.lab.servers.jars import find_jars, java
+from workq.lab.servers.kafka import DEFAULT_VERSION
+from workq.lab.servers.programs import KAFKA_VERSION
 from workq.values.incarnation import Incarnation
 
 QUEUE = "mail"
+URL = KafkaUrl.parse("kafka://one:9092,two:9092")
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +66,7 @@ class Looked:
 
     def __init__(self, kafka: Kafka, folder: Path) -> None:
         self.kafka = kafka
+        self.host = kafka.url.removeprefix("kafka://")
         self.name = f"d{secrets.token_hex(4)}"
         self.topic = f"{self.name}.q.{QUEUE}"
         self.admin: Any = AdminClient(kafka.admin_conf)
@@ -68,8 +78,7 @@ class Looked:
         )
 
     def url(self, *, user: str = "workq", protocol: str = "classic") -> str:
-        host = self.kafka.url.removeprefix("kafka://")
-        return f"kafka://{user}:{user}@{host}?partitions=1&protocol={protocol}"
+        return f"kafka://{user}:{user}@{self.host}?partitions=1&protocol={protocol}"
 
     def found(self, *levels: Level, **given: str) -> str:
         """What doctor says of these levels, a line each; by default its findings. Asked until Kafka answers."""
@@ -131,7 +140,8 @@ def test_each_setting_of_a_topic_that_loses_or_refuses_hints_is_found_with_what_
         [line] = [one for one in wrong() if f"{name}={value}" in one]
         assert line.startswith(f"{level}: topic {looked.topic}: ")
         assert why in line
-        assert line.endswith(f"kafka-configs.sh --alter --topic {looked.topic} --add-config {cure}")
+        at = f"kafka-configs.sh --bootstrap-server {looked.host}"
+        assert line.endswith(f"{at} --alter --topic {looked.topic} --add-config {cure}")
         looked.set(name, None)
     looked.waits(lambda: looked.found() == "", "nothing is wrong any more")
 
@@ -161,7 +171,8 @@ def test_hints_that_nobody_reads_too_few_partitions_and_a_topic_that_is_gone_are
 
         looked.waits(lambda: "the topic is missing of mail" in looked.found(), "it is gone")
     assert "has 1 partition for 2 processes: the others get no hint, and poll the ledger; add some: " in few
-    assert f"kafka-topics.sh --alter --topic {looked.topic} --partitions 2" in few
+    at = f"kafka-topics.sh --bootstrap-server {looked.host}"
+    assert f"{at} --alter --topic {looked.topic} --partitions 2" in few
     assert "though workers serve it: see consumer trouble in their log" in served
 
 
@@ -202,10 +213,62 @@ def test_a_kafka_without_the_new_protocol_of_groups_is_an_error_that_says_what_t
 
 
 def test_who_may_not_read_the_settings_of_nodes_is_told_how_to_see_them() -> None:
-    [found] = judge_protocol(ClusterFacts(3, None), "consumer")
+    [found] = judge_protocol(ClusterFacts(3, None), URL)
 
     assert found.level is Level.UNCHECKED
     assert "DESCRIBE_CONFIGS on the cluster" in found.message
+    assert found.message.endswith("kafka-configs.sh --bootstrap-server one:9092 --describe --entity-type brokers --all")
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> dict[str, str]:
+    """An environment with Kafka's programs, each with a login, as the page says that a person gives it."""
+    jars = find_jars(f"kafka-{os.environ.get(KAFKA_VERSION) or DEFAULT_VERSION}")
+    login = "org.apache.kafka.common.security.plain.PlainLoginModule required username=workq password=workq;"
+    client = tmp_path / "client.properties"
+    client.write_text(f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.jaas.config={login}\n")
+    [tools] = jars.glob("kafka-tools-[0-9]*.jar")
+    with zipfile.ZipFile(tools) as archive:
+        is_there = "org/apache/kafka/tools/ConfigCommand.class" in archive.namelist()
+    mains = {
+        "kafka-configs.sh": "org.apache.kafka.tools.ConfigCommand" if is_there else "kafka.admin.ConfigCommand",
+        "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
+    }
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, main in mains.items():
+        program = shlex.join([*java(64, jars), "-cp", f"{jars}/*", main])
+        (folder / name).write_text(f'#!/bin/bash\nexec {program} "$@" --command-config {shlex.quote(str(client))}\n')
+        (folder / name).chmod(0o755)
+    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+def test_the_commands_that_doctor_names_can_be_pasted(looked: Looked, programs: dict[str, str]) -> None:
+    looked.kafka.create_topic(looked.topic)
+    looked.set("retention.ms", "7200000")
+    looked.waits(lambda: "retention.ms=7200000" in looked.found(), "it is found")
+    [kept] = looked.found().splitlines()
+    topic = TopicFacts(looked.topic, (PartitionFacts(0, has_leader=True, copies=1, in_sync=1),), None)
+    place = KafkaUrl.parse(looked.url()).place
+    found = [one.message for one in judge_topic(topic, place, nodes=1, processes=2)]
+    found += [one.message for one in judge_protocol(ClusterFacts(1, None), KafkaUrl(place, {}, 1, "consumer"))]
+
+    said = [
+        subprocess.run(
+            ["bash", "-ec", f"kafka-{one.partition('kafka-')[2]}"],
+            env=programs,
+            capture_output=True,
+            timeout=300,
+            check=True,
+        ).stdout.decode()
+        for one in (kept, *found)
+    ]
+
+    assert len(said) == 4
+    assert "retention.ms=604800000" in said[2]
+    assert "group.coordinator.rebalance.protocols" in said[3]
+    looked.waits(lambda: looked.found() == "", "retention is as it was")
+    assert len(looked.admin.list_topics(looked.topic, timeout=LONG_S).topics[looked.topic].partitions) == 2
 
 
 def test_an_audit_reads_what_waits_in_the_topic_and_proves_what_is_gone(looked: Looked) -> None:
@@ -257,7 +320,7 @@ def test_copies_are_judged_by_the_nodes_and_by_what_a_confirm_needs(
     parts = tuple(PartitionFacts(number, True, copies, in_sync) for number in range(2))
     topic = TopicFacts("shop.q.mail", parts, {"min.insync.replicas": str(needed), "retention.ms": "-1"})
 
-    found = [one.message for one in judge_topic(topic, nodes=3, processes=2)]
+    found = [one.message for one in judge_topic(topic, URL.place, nodes=3, processes=2)]
 
     assert len(found) == bool(said)
     assert said in "".join(found)
@@ -266,7 +329,7 @@ def test_copies_are_judged_by_the_nodes_and_by_what_a_confirm_needs(
 def test_a_partition_without_a_leader_is_an_error_and_while_partitions_move_none_is_called_unread() -> None:
     topic = TopicFacts("shop.q.mail", (PartitionFacts(0, False, 3, 0, waiting=7),), {"min.insync.replicas": "2"})
 
-    found = [one for one in judge_topic(topic, nodes=3, processes=1) if one.level is Level.ERROR]
+    found = [one for one in judge_topic(topic, URL.place, nodes=3, processes=1) if one.level is Level.ERROR]
 
     assert ["has no leader" in one.message for one in found] == [True]
     assert list(judge_waiting("mail", topic, GroupFacts(2, is_moving=True), processes=1)) == []

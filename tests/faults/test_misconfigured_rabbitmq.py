@@ -295,7 +295,8 @@ def test_without_the_management_api_the_answer_says_what_was_not_checked(
     (unchecked,) = told(checks, "broker", Level.UNCHECKED)
     assert "policies, alarms and members of queues were not checked" in unchecked
     assert "Connection refused" in unchecked
-    assert "rabbitmqctl list_policies" in unchecked
+    by_hand = "rabbitmqctl list_policies -p /; rabbitmqctl list_queues -p / name policy state; rabbitmqctl status"
+    assert unchecked.endswith(f"by hand: {by_hand}")
     assert findings(checks, "broker") == [], "what cannot be seen is no finding"
 
 

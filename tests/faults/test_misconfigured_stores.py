@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -175,8 +176,11 @@ def test_what_keeps_vacuum_from_its_work_is_found(private: Private, monkeypatch:
 
     assert "has a transaction open for" in idle
     assert "idle in transaction" in idle
+    assert re.search(r"SELECT pg_terminate_backend\(\d+\)", idle)
     assert "1 prepared transactions are open" in prepared
+    assert "ROLLBACK PREPARED 'half'" in prepared
     assert "nobody reads replication slot unread" in slot
+    assert "SELECT pg_drop_replication_slot('unread')" in slot
 
 
 # ------------------------------------------------------------------------------------------------------ MySQL, MariaDB

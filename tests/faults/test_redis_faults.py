@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 import select
+import shlex
 import socket
 import subprocess
 import sys
@@ -721,3 +722,6 @@ def test_doctor_names_keys_of_another_type_and_those_that_were_moved_aside(
 
     assert "of another type" in before[Level.ERROR]
     assert "moved aside" in after[Level.WARNING]
+    command = shlex.split(after[Level.WARNING].partition("then delete it: ")[2])
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    assert told() == {}

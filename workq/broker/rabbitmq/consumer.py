@@ -35,6 +35,7 @@ from workq.broker.fair_turns import FairBuffer
 from workq.broker.rabbitmq.connection import ANSWER_S, Link
 from workq.broker.rabbitmq.nodes import Nodes
 from workq.broker.rabbitmq.topology import AWAY_S, Declarer, Topology
+from workq.config.server_commands import rabbitmq_command
 from workq.errors import BrokerUnavailable, ConfigError
 from workq.values.codec import HINT_MAX_BYTES, decode_hint
 
@@ -109,6 +110,7 @@ class RabbitMQConsumer:
     ) -> None:
         self.link = Link(nodes, self, name=f"workq {name}")
         self._topology = topology
+        self._vhost = nodes.address.vhost
         self._name = name
         self._prefetch = prefetch
         self._send_on = send_on
@@ -286,9 +288,11 @@ class RabbitMQConsumer:
     def _tell_unanswered(self, subscription: _Subscription, asked: int) -> None:
         if self._waits(subscription, asked):
             subscription.is_unanswered = True
+            queue = self._topology.main_queue(subscription.queue)
+            see = rabbitmq_command(self._vhost, "rabbitmq-queues", "quorum_status", queue)
             self.link.trouble = (
-                f"broker: RabbitMQ does not answer about queue {self._topology.main_queue(subscription.queue)}. "
-                "Do most of its nodes run, and has the queue a leader? See: rabbitmq-queues quorum_status"
+                f"broker: RabbitMQ does not answer about queue {queue}. "
+                f"Do most of its nodes run, and has the queue a leader? See: {see}"
             )
 
     def _expect_answer(self, subscription: _Subscription, asked: int) -> None:

@@ -31,6 +31,7 @@ from pika.exceptions import ChannelClosedByBroker
 
 from workq.broker.rabbitmq.connection import ANSWER_S, Link
 from workq.broker.rabbitmq.delays import Delays, due_exchange, due_pattern
+from workq.config.server_commands import rabbitmq_grant
 from workq.errors import BrokerUnavailable, ConfigError
 
 QueueType = Literal["quorum", "classic"]
@@ -64,8 +65,7 @@ def sign_queue(namespace: str, worker: str) -> str:
 def grant_of(namespace: str, reply_text: str) -> str:
     """The command that gives a user all that producers and workers of this namespace need."""
     vhost, user = found.groups() if (found := _USER.search(reply_text)) else ("VHOST", "USER")
-    ours = f"^{re.escape(namespace)}\\."
-    return f"rabbitmqctl set_permissions -p {vhost} {user} '{ours}' '{ours}|^amq\\.default$' '{ours}'"
+    return rabbitmq_grant(vhost, user, namespace)
 
 
 @dataclass(frozen=True, slots=True)

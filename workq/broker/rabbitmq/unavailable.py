@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import socket
 import ssl
 from collections.abc import Iterator, Sequence
@@ -12,9 +13,13 @@ from pika import exceptions
 from pika.adapters.utils import connection_workflow
 
 from workq.broker.rabbitmq.nodes import BLOCKED_S, Address
+from workq.config.server_commands import rabbitmq_command, rabbitmq_grant
 from workq.errors import NAME_PATIENCE_S, BrokerUnavailable
+from workq.values.names import NAMESPACE_PATTERN
 
 _CLOSED: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
+_NAMESPACE: Final = re.compile(rf"queue '({NAMESPACE_PATTERN})\.")
+"""Of the queue that an error is about."""
 _ANY_HOST: Final = ("host", 1)
 
 
@@ -45,14 +50,14 @@ def _why(error: BaseException | None, address: Address) -> tuple[str, float]:
     if (found := find(exceptions.ProbableAccessDeniedError)) and "(530)" in str(found):
         why = (
             f"{at} has no vhost {address.vhost!r}, or user {address.user!r} may not use it. "
-            "See: rabbitmqctl list_vhosts, rabbitmqctl list_permissions"
+            f"See: rabbitmqctl list_vhosts; {rabbitmq_command(address.vhost, 'rabbitmqctl', 'list_permissions')}"
         )
         patience_s = 0.0
     elif (found := find(exceptions.ChannelClosedByBroker)) and "(403)" in str(found):
-        why = (
-            f"{at} says that this user lacks a right ({found}). "
-            f"Grant it: rabbitmqctl set_permissions -p {address.vhost} {address.user} ... (see least-privilege.md)"
-        )
+        cure = "See least-privilege.md"
+        if named := _NAMESPACE.search(str(found)):
+            cure = f"Grant it: {rabbitmq_grant(address.vhost, address.user, named[1])}"
+        why = f"{at} says that this user lacks a right ({found}). {cure}"
         patience_s = 0.0
     elif find(exceptions.AuthenticationError) or (
         (found := find(exceptions.ProbableAuthenticationError)) and "(403)" in str(found)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from workq.config import Settings, masked
 from workq.config.kafka import KafkaUrl
+from workq.config.place import UrlPlace
+from workq.config.server_commands import kafka_command
 from workq.diagnose.doctor.check import Check, Level, line
 from workq.diagnose.doctor.host import require
 from workq.diagnose.doctor.naming import named
@@ -58,14 +60,14 @@ def look(settings: Settings, queues: Sequence[str]) -> Iterator[Check]:
     broker = KafkaBroker(url, namespace=settings.namespace, confirm_s=settings.times.confirm_s)
     try:
         yield Check("broker", Level.OK, f"{masked(url)}: {broker.check()}")
-        yield from _looked_at(broker.inspection(), KafkaUrl.parse(url).protocol, queues, _fleet(settings))
+        yield from _looked_at(broker.inspection(), KafkaUrl.parse(url), queues, _fleet(settings))
     finally:
         broker.close()
 
 
-def _looked_at(asked: KafkaInspection, protocol: str, queues: Sequence[str], fleet: KafkaFleet) -> Iterator[Check]:
+def _looked_at(asked: KafkaInspection, url: KafkaUrl, queues: Sequence[str], fleet: KafkaFleet) -> Iterator[Check]:
     cluster = asked.cluster()
-    yield from judge_protocol(cluster, protocol)
+    yield from judge_protocol(cluster, url)
     lines = sorted({band for queue in queues for band in all_of(queue)} | fleet.lines)
     try:
         group = asked.group()
@@ -90,21 +92,22 @@ def _looked_at(asked: KafkaInspection, protocol: str, queues: Sequence[str], fle
         if topic.lacks:
             may_not = f"this user may not {' and '.join(topic.lacks)} the topic {topic.name}"
             yield Check("broker", Level.ERROR, f"{may_not}. {asked.names.grant}")
-        yield from judge_topic(topic, nodes=cluster.nodes, processes=fleet.processes.get(queue_of(queue), 0))
-        yield from judge_waiting(queue, topic, group, processes=fleet.processes.get(queue_of(queue), 0))
+        processes = fleet.processes.get(queue_of(queue), 0)
+        yield from judge_topic(topic, url.place, nodes=cluster.nodes, processes=processes)
+        yield from judge_waiting(queue, topic, group, processes=processes)
 
 
-def judge_protocol(cluster: ClusterFacts, protocol: str) -> Iterator[Check]:
+def judge_protocol(cluster: ClusterFacts, url: KafkaUrl) -> Iterator[Check]:
     """Whether Kafka has the protocol of the group, and how long a dead process keeps its partitions."""
-    if protocol != "consumer":
+    if url.protocol != "consumer":
         return
     if cluster.has_consumer_protocol is None:
+        see = kafka_command(url.place, "kafka-configs.sh", "--describe", "--entity-type", "brokers", "--all")
         yield Check(
             "broker",
             Level.UNCHECKED,
             "this user may not read the settings of the nodes (DESCRIBE_CONFIGS on the cluster): whether Kafka is 4.0 "
-            "or newer was not looked at; kafka-configs.sh --describe --entity-type brokers --all shows "
-            "group.coordinator.rebalance.protocols, which has to name consumer",
+            f"or newer was not looked at; see group.coordinator.rebalance.protocols, which has to name consumer: {see}",
         )
     elif not cluster.has_consumer_protocol:
         yield Check(
@@ -123,8 +126,8 @@ def judge_protocol(cluster: ClusterFacts, protocol: str) -> Iterator[Check]:
         )
 
 
-def judge_topic(topic: TopicFacts, *, nodes: int, processes: int) -> Iterator[Check]:
-    """What is wrong with one topic as it is made."""
+def judge_topic(topic: TopicFacts, place: UrlPlace, *, nodes: int, processes: int) -> Iterator[Check]:
+    """What is wrong with one topic as it is made. `place`: where Kafka is, for what is to be done about it."""
     if away := [str(one.number) for one in topic.partitions if not one.has_leader]:
         yield _found(
             topic,
@@ -136,29 +139,33 @@ def judge_topic(topic: TopicFacts, *, nodes: int, processes: int) -> Iterator[Ch
             topic,
             Level.WARNING,
             f"has one copy, though there are {nodes} nodes: with one of them its hints are gone, and sent again as "
-            "they are proved lost; give it three (kafka-reassign-partitions.sh)",
+            f"they are proved lost; give it {NODES}, in a file as run-on-kafka.md shows it: "
+            + kafka_command(
+                place, "kafka-reassign-partitions.sh", "--execute", "--reassignment-json-file", "copies.json"
+            ),
         )
     if len(topic.partitions) < processes:
         yield _found(
             topic,
             Level.WARNING,
             f"has {counted(len(topic.partitions), 'partition')} for {counted(processes, 'process', 'processes')}: "
-            "the others get no hint, and poll the ledger; "
-            f"add some: kafka-topics.sh --alter --topic {topic.name} --partitions {processes}",
+            "the others get no hint, and poll the ledger; add some: "
+            + kafka_command(place, "kafka-topics.sh", "--alter", "--topic", topic.name, "--partitions", processes),
         )
     if topic.settings is None:
         yield _found(
             topic,
             Level.UNCHECKED,
             "this user may not read its settings (DESCRIBE_CONFIGS): retention, cleanup.policy, min.insync.replicas "
-            f"and unclean elections were not looked at; see kafka-configs.sh --describe --topic {topic.name} --all",
+            "and unclean elections were not looked at; see: "
+            + kafka_command(place, "kafka-configs.sh", "--describe", "--topic", topic.name, "--all"),
         )
         return
-    yield from _copies(topic)
-    yield from _kept(topic)
+    yield from _copies(topic, place)
+    yield from _kept(topic, place)
 
 
-def _copies(topic: TopicFacts) -> Iterator[Check]:
+def _copies(topic: TopicFacts, place: UrlPlace) -> Iterator[Check]:
     """Whether what was confirmed stays when a node goes, and whether anything is confirmed then."""
     needed, copies = int(topic.setting("min.insync.replicas", "1")), topic.copies
     if needed > copies:
@@ -166,21 +173,21 @@ def _copies(topic: TopicFacts) -> Iterator[Check]:
             topic,
             Level.ERROR,
             f"min.insync.replicas={needed}, with {counted(copies, 'copy', 'copies')}: Kafka refuses every hint; "
-            + _set(topic, "min.insync.replicas", max(1, copies - 1)),
+            + _set(topic, place, "min.insync.replicas", max(1, copies - 1)),
         )
     elif needed == copies > 1:
         yield _found(
             topic,
             Level.WARNING,
             f"min.insync.replicas={needed} is the number of its copies: while one node is away, no hint is confirmed; "
-            + _set(topic, "min.insync.replicas", copies - 1),
+            + _set(topic, place, "min.insync.replicas", copies - 1),
         )
     elif needed == 1 < copies - 1:
         yield _found(
             topic,
             Level.WARNING,
             "min.insync.replicas=1: a hint may be confirmed by a node that has the only copy, and go with it; "
-            + _set(topic, "min.insync.replicas", copies - 1),
+            + _set(topic, place, "min.insync.replicas", copies - 1),
         )
     late = [one for one in topic.partitions if one.has_leader and one.in_sync < min(needed, one.copies)]
     if late and needed <= copies:
@@ -195,18 +202,18 @@ def _copies(topic: TopicFacts) -> Iterator[Check]:
             topic,
             Level.WARNING,
             "unclean.leader.election.enable=true: a node that was behind may take over, and what it lacks is lost, and "
-            "sent again as it is proved lost; " + _set(topic, "unclean.leader.election.enable", "false"),
+            "sent again as it is proved lost; " + _set(topic, place, "unclean.leader.election.enable", "false"),
         )
 
 
-def _kept(topic: TopicFacts) -> Iterator[Check]:
+def _kept(topic: TopicFacts, place: UrlPlace) -> Iterator[Check]:
     """Whether a hint that waits is kept."""
     if "compact" in topic.setting("cleanup.policy"):
         yield _found(
             topic,
             Level.ERROR,
             f"cleanup.policy={topic.setting('cleanup.policy')}: Kafka takes no record without a key there, and hints "
-            "have none; " + _set(topic, "cleanup.policy", "delete"),
+            "have none; " + _set(topic, place, "cleanup.policy", "delete"),
         )
     kept_ms = int(topic.setting("retention.ms", "-1"))
     if 0 <= kept_ms < RETENTION_MIN_MS:
@@ -214,14 +221,14 @@ def _kept(topic: TopicFacts) -> Iterator[Check]:
             topic,
             Level.WARNING,
             f"retention.ms={kept_ms}: hints that wait longer than {kept_ms / 3_600_000:.3g} h are gone, and sent again "
-            "as they are proved lost; " + _set(topic, "retention.ms", 7 * RETENTION_MIN_MS),
+            "as they are proved lost; " + _set(topic, place, "retention.ms", 7 * RETENTION_MIN_MS),
         )
     if int(topic.setting("retention.bytes", "-1")) >= 0:
         yield _found(
             topic,
             Level.WARNING,
             f"retention.bytes={topic.setting('retention.bytes')}: a backlog beyond that loses its oldest hints, which "
-            "are sent again as they are proved lost; " + _set(topic, "retention.bytes", -1),
+            "are sent again as they are proved lost; " + _set(topic, place, "retention.bytes", -1),
         )
 
 
@@ -245,8 +252,8 @@ def _found(topic: TopicFacts, level: Level, text: str) -> Check:
     return Check("broker", level, f"topic {topic.name}: {text}")
 
 
-def _set(topic: TopicFacts, name: str, value: object) -> str:
-    return f"kafka-configs.sh --alter --topic {topic.name} --add-config {name}={value}"
+def _set(topic: TopicFacts, place: UrlPlace, name: str, value: object) -> str:
+    return kafka_command(place, "kafka-configs.sh", "--alter", "--topic", topic.name, "--add-config", f"{name}={value}")
 
 
 def _fleet(settings: Settings) -> KafkaFleet:

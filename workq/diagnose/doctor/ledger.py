@@ -46,8 +46,9 @@ WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND backend_type = 'cli
 ORDER BY xact_start LIMIT 1
 """
 _PREPARED: Final = """
-SELECT count(*), extract(epoch FROM clock_timestamp() - min(prepared)) FROM pg_prepared_xacts
-WHERE database = current_database()
+SELECT count(*), extract(epoch FROM clock_timestamp() - min(prepared)),
+  quote_literal((array_agg(gid ORDER BY prepared))[1])
+FROM pg_prepared_xacts WHERE database = current_database()
 """
 _SLOTS: Final = "SELECT slot_name FROM pg_replication_slots WHERE NOT active AND (xmin IS NOT NULL OR database IS NULL)"
 
@@ -110,11 +111,13 @@ def sign_rights(tx: Connection) -> Iterator[Check]:
     may = "SELECT has_function_privilege(%s, 'EXECUTE')"
     missing = [one for one in SIGN_RIGHTS if not tx.exec_driver_sql(may, (one,)).scalar()]
     if missing:
+        user = tx.exec_driver_sql("SELECT quote_ident(current_user)").scalar()
         yield Check(
             "ledger",
             Level.WARNING,
             f"this user may not call {' and '.join(missing)}: signs of life are not given or not looked for, and a "
-            "dead host is found by its leases alone; grant it EXECUTE on that, and restart the workers",
+            "dead host is found by its leases alone; GRANT EXECUTE ON FUNCTION "
+            f"{', '.join(missing)} TO {user}, and restart the workers",
         )
 
 
@@ -256,8 +259,8 @@ def _pinned(tx: Connection) -> Iterator[Check]:
             "ledger",
             Level.WARNING,
             f"{who} has a transaction open for {float(oldest[0]):.0f} s, {oldest[2] or 'state hidden'}: while it "
-            "lasts, vacuum removes nothing that is newer, and claims get slower; end it, and set "
-            "idle_in_transaction_session_timeout",
+            "lasts, vacuum removes nothing that is newer, and claims get slower; end it, as by SELECT "
+            f"pg_terminate_backend({oldest[1]}), and set idle_in_transaction_session_timeout",
         )
     prepared: Any = tx.exec_driver_sql(_PREPARED).first()
     if prepared is not None and prepared[0] and float(prepared[1]) > OPEN_MAX_S:
@@ -265,18 +268,19 @@ def _pinned(tx: Connection) -> Iterator[Check]:
             "ledger",
             Level.WARNING,
             f"{prepared[0]} prepared transactions are open, the oldest for {float(prepared[1]):.0f} s, and keep vacuum "
-            "from its work: COMMIT PREPARED or ROLLBACK PREPARED them",
+            f"from its work: COMMIT PREPARED {prepared[2]}, or ROLLBACK PREPARED {prepared[2]}, and so the others",
         )
     try:
         slots = [str(row[0]) for row in tx.exec_driver_sql(_SLOTS)]
     except DBAPIError:  # hidden from this user
         slots = []
     if slots:
+        drop = "; ".join(f"SELECT pg_drop_replication_slot('{one}')" for one in slots[:5])
         yield Check(
             "ledger",
             Level.WARNING,
             f"nobody reads replication slot {', '.join(slots[:5])}: it keeps WAL and dead rows until the disk is full; "
-            "drop it with pg_drop_replication_slot",
+            f"drop it: {drop}",
         )
 
 

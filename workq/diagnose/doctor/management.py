@@ -26,6 +26,7 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from workq.config import masked
 from workq.config.place import shown
+from workq.config.server_commands import rabbitmq_command, rabbitmq_growth
 from workq.diagnose.doctor.check import Check, Level
 from workq.values.plural import counted
 
@@ -153,8 +154,10 @@ def look(topology: Topology, address: Address, queues: Sequence[str]) -> Iterato
             "broker",
             Level.UNCHECKED,
             f"policies, alarms and members of queues were not checked: {place} is out of reach "
-            f"({error}). Enable the plugin rabbitmq_management or set {VARIABLE}; by hand: rabbitmqctl "
-            "list_policies, rabbitmqctl list_queues name policy state, rabbitmqctl status",
+            f"({error}). Enable the plugin rabbitmq_management or set {VARIABLE}; by hand: "
+            f"{rabbitmq_command(address.vhost, 'rabbitmqctl', 'list_policies')}; "
+            f"{rabbitmq_command(address.vhost, 'rabbitmqctl', 'list_queues', 'name', 'policy', 'state')}; "
+            "rabbitmqctl status",
         )
         return
     if leaderless is None:
@@ -162,12 +165,13 @@ def look(topology: Topology, address: Address, queues: Sequence[str]) -> Iterato
             "broker",
             Level.UNCHECKED,
             "whether each quorum queue has a leader was not checked: the management API of RabbitMQ 4.0 does not tell; "
-            "by hand: rabbitmqctl list_queues name state leader",
+            f"by hand: {rabbitmq_command(address.vhost, 'rabbitmqctl', 'list_queues', 'name', 'state', 'leader')}",
         )
     findings = [*_nodes(nodes, alarms)]
+    names = [str(node["name"]) for node in nodes]
     for queue in found:
         known = {"leader": None} if queue["name"] in (leaderless or ()) else {}
-        findings += _of_queue(topology, {**queue, **known}, nodes=len(nodes))
+        findings += _of_queue(topology, {**queue, **known}, vhost=address.vhost, nodes=names)
         if queue["name"] == topology.quarantine:
             continue
         # the queue's own account of its policies comes seconds later, so it is not asked
@@ -218,7 +222,7 @@ def _nodes(nodes: Sequence[Mapping[str, Any]], alarms: Sequence[Mapping[str, Any
             yield Check("broker", Level.WARNING, f"node {node['name']} of the cluster is down")
 
 
-def _of_queue(topology: Topology, queue: Mapping[str, Any], *, nodes: int) -> Iterator[Check]:
+def _of_queue(topology: Topology, queue: Mapping[str, Any], *, vhost: str, nodes: Sequence[str]) -> Iterator[Check]:
     """One queue that exists: what it is, whether it is well, and what policies do to it."""
     name, kind = str(queue["name"]), str(queue.get("type", ""))
     arguments = queue.get("arguments") or {}
@@ -230,7 +234,7 @@ def _of_queue(topology: Topology, queue: Mapping[str, Any], *, nodes: int) -> It
             f"queue {name} is not durable: a restart of RabbitMQ takes it, with its hints; delete it: workq declares "
             "it anew",
         )
-    yield from _health(name, kind, queue, nodes=nodes, is_main=is_main)
+    yield from _health(name, kind, queue, vhost=vhost, nodes=nodes, is_main=is_main)
     if is_main and kind == "quorum" and "x-delivery-limit" not in arguments:
         yield Check(
             "broker",
@@ -241,7 +245,9 @@ def _of_queue(topology: Topology, queue: Mapping[str, Any], *, nodes: int) -> It
         )
 
 
-def _health(name: str, kind: str, queue: Mapping[str, Any], *, nodes: int, is_main: bool) -> Iterator[Check]:
+def _health(
+    name: str, kind: str, queue: Mapping[str, Any], *, vhost: str, nodes: Sequence[str], is_main: bool
+) -> Iterator[Check]:
     state = str(queue.get("state", "running"))
     members, online = list(queue.get("members") or ()), list(queue.get("online") or ())
     has_majority = not members or len(online) > len(members) / 2
@@ -257,16 +263,13 @@ def _health(name: str, kind: str, queue: Mapping[str, Any], *, nodes: int, is_ma
     elif len(online) < len(members):
         away = ", ".join(sorted(set(members) - set(online)))
         yield Check("broker", Level.WARNING, f"quorum queue {name} lacks its members on {away}: start those nodes")
-    if is_main and nodes > 1 and (kind == "classic" or len(members) == 1):
+    if is_main and len(nodes) > 1 and (kind == "classic" or len(members) == 1):
+        others = (rabbitmq_growth(vhost, node, name) for node in nodes if node not in members)
         yield Check(
             "broker",
             Level.WARNING,
-            f"{kind} queue {name} lives on one of {nodes} nodes: while that node is down, its hints wait; "
-            + (
-                "use queue_type quorum"
-                if kind == "classic"
-                else f"rabbitmq-queues grow NODE all --queue-pattern {name}"
-            ),
+            f"{kind} queue {name} lives on one of {len(nodes)} nodes: while that node is down, its hints wait; "
+            + ("use queue_type quorum" if kind == "classic" else f"give it others: {'; '.join(others)}"),
         )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from workq.config import Settings, masked, node_urls
 from workq.config.sentinel import SentinelUrl, is_sentinel
+from workq.config.server_commands import redis_command
 from workq.diagnose.doctor import sentinels
 from workq.diagnose.doctor.check import Check, Level
 from workq.diagnose.doctor.host import require, skew
@@ -18,6 +19,8 @@ from workq.diagnose.doctor.host import require, skew
 if TYPE_CHECKING:
     from workq.inflight.redis import RedisInFlight
 
+SHOWN_MAX: Final = 3
+"""Of keys that have one fault."""
 FULL_AT: Final = 0.9
 """More than this part of `maxmemory` in use is a finding."""
 
@@ -43,26 +46,27 @@ def look(settings: Settings) -> Iterator[Check]:
     try:
         yield Check("inflight", Level.OK, f"{masked(url)}: {inflight.check()}")
         is_usable = True
-        for node in [primary] if (primary := inflight.primary_url()) else nodes:
+        primary = inflight.primary_url()
+        for node in [primary] if primary else nodes:
             for check in _settings(node, settings.times.redis_socket_s, is_cluster=is_cluster):
                 is_usable = is_usable and (is_cluster or check.level is not Level.ERROR)
                 told = f"node {masked(node)}: {check.message}" if is_cluster else check.message
                 yield Check(check.area, check.level, told)
         if is_usable:
-            yield from _keys(inflight)
+            yield from _keys(inflight, primary or nodes[0], is_cluster=is_cluster)
     finally:
         inflight.close()
 
 
-def _keys(inflight: RedisInFlight) -> Iterator[Check]:
+def _keys(inflight: RedisInFlight, url: str, *, is_cluster: bool) -> Iterator[Check]:
     missing = inflight.missing_rights()
     if missing is not None:
         yield Check("inflight", Level.ERROR, missing)
     else:
-        yield from _of_another_type(*inflight.of_another_type())
+        yield from _of_another_type(*inflight.of_another_type(), url=url, is_cluster=is_cluster)
 
 
-def _of_another_type(wrong: list[str], aside: list[str]) -> Iterator[Check]:
+def _of_another_type(wrong: list[str], aside: list[str], *, url: str, is_cluster: bool) -> Iterator[Check]:
     if wrong:
         yield Check(
             "inflight",
@@ -71,17 +75,18 @@ def _of_another_type(wrong: list[str], aside: list[str]) -> Iterator[Check]:
             "aside. Keep other programs from this namespace's keys",
         )
     if aside:
+        flags = ["-c"] if is_cluster else []  # to whichever node has them
         yield Check(
             "inflight",
             Level.WARNING,
             f"{_some(aside)}: moved aside, because another hand had changed its type; workers write again what they "
-            "hold. Find out who did it, then delete it: redis-cli DEL",
+            "hold. Find out who did it, then delete it: " + redis_command(url, *flags, "DEL", *aside[:SHOWN_MAX]),
         )
 
 
 def _some(names: list[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
+    more = f" and {len(names) - SHOWN_MAX} more" if len(names) > SHOWN_MAX else ""
+    return ", ".join(names[:SHOWN_MAX]) + more
 
 
 def _settings(url: str, socket_s: float, *, is_cluster: bool) -> Iterator[Check]:
@@ -118,7 +123,7 @@ def _settings(url: str, socket_s: float, *, is_cluster: bool) -> Iterator[Check]
                 "inflight",
                 Level.UNCHECKED,
                 f"its settings cannot be read ({type(error).__name__}): allow this user INFO, or look yourself: "
-                "redis-cli INFO persistence",
+                + redis_command(url, "INFO", "persistence"),
             )
     finally:
         client.close()

@@ -20,6 +20,7 @@ import redis.sentinel
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from workq.config.server_commands import redis_cluster_check
 from workq.errors import NAME_PATIENCE_S, ConfigError
 from workq.inflight.redis.nodes import Address
 
@@ -220,7 +221,11 @@ def reason_of(
     if caused_by(redis.exceptions.AskError):
         if not is_cluster:
             return f"{at} is a node of a cluster; write redis+cluster://host:6379,host:6379 in the in-flight URL"
-        return f"{at} and other nodes do not agree who serves this namespace ({text}). Try: redis-cli --cluster check"
+        login, _, server = where.partition(", ")[0].partition("://")[2].rpartition("@")
+        see = redis_cluster_check(
+            server.partition("/")[0], user=login.rpartition(":")[0] or None, has_password=bool(login)
+        )
+        return f"{at} and other nodes do not agree who serves this namespace ({text}). Try: {see}"
     return f"cannot use {at} ({text}). Is it a healthy Redis? Try: workq doctor"
 
 
