@@ -351,3 +351,21 @@ def test_a_ledger_that_is_slow_to_answer_is_asked_more_rarely(
     assert not polling.is_due("away", is_wide=True, is_free=True)
     now[0] += 1.0
     assert polling.is_due("away", is_wide=True, is_free=True)
+
+
+def test_why_nothing_arrives_is_told_once_in_each_interval_though_the_reasons_take_turns(
+    process: Process, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(process.consumer, "fetch", lambda **_: [])
+    for second in range(31):
+        monkeypatch.setattr(process.consumer, "trouble", f"node {second % 2} is away")
+        process.rounds(1)
+        process.forward(1.0)
+
+    told = [vars(one) for one in caplog.records if one.msg == "worker.nothing_arrives"]
+    assert [(one["reason"], one["count"]) for one in told] == [
+        ("node 0 is away", 1),
+        ("node 1 is away", 9),
+        ("node 1 is away", 10),
+        ("node 1 is away", 10),
+    ]

@@ -125,6 +125,28 @@ def test_after_so_many_lines_of_a_kind_one_tells_the_exact_count_of_the_others()
     assert told.written == [1] * 11 + [90, 1]
 
 
+def test_what_goes_on_and_on_is_one_line_in_each_interval() -> None:
+    told = Counts(lines=1)
+
+    for second in range(0, 181, 20):
+        told.now = float(second)
+        told.note()
+
+    assert told.written == [1, 2, 3, 3]
+
+
+def test_what_has_ended_and_begins_anew_is_told_at_once() -> None:
+    told = Counts(lines=1)
+    told.note()
+    told.note()
+    told.now = 60.0
+    tell_counts()
+    told.now = 120.0
+    told.note()
+
+    assert told.written == [1, 1, 1]
+
+
 def test_the_count_comes_although_nothing_else_happens() -> None:
     told = Counts(lines=1)
     for _ in range(3):

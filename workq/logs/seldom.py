@@ -7,6 +7,7 @@ so does the end of the process.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -28,7 +29,10 @@ class _Window:
 
 
 class Seldom:
-    """Up to `lines` lines in `every_s` seconds for each kind of event, and then one with the count of the others."""
+    """Up to `lines` lines in `every_s` seconds for each kind of event, and then one with the count of the others.
+
+    That one is the first of the next `every_s` seconds: what goes on and on is one line in each, not two.
+    """
 
     def __init__(
         self,
@@ -76,10 +80,10 @@ class Seldom:
 
     def flush(self) -> None:
         """Write what was counted and not told yet."""
-        self._tell(float("inf"))
+        self._tell(math.inf)
 
     def _tell(self, now: float) -> None:
-        """Of windows that are over."""
+        """Of windows that are over. At the end (infinity) all are, and none follows."""
         ended: list[_Window] = []
         with self._lock:
             while self._windows:
@@ -87,6 +91,8 @@ class Seldom:
                 if now - oldest.began < self._every_s:
                     break
                 ended.append(self._windows.pop(kind))
+                if oldest.write is not None and now < math.inf:
+                    self._windows[kind] = _Window(now, lines=1)
         for one in ended:
             if one.write is not None:
                 one.write(one.untold)
@@ -95,7 +101,7 @@ class Seldom:
 def tell_counts(*, are_all: bool = False) -> None:
     """Write the counts whose time has come, or all of them."""
     for one in list(_all):
-        one._tell(float("inf") if are_all else one._clock())
+        one._tell(math.inf if are_all else one._clock())
 
 
 def _forget() -> None:
