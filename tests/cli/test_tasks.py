@@ -18,7 +18,7 @@ from tests.system.fleet import wait_until
 from workq.cli.inputs import arguments
 from workq.values.codec import new_task_id
 from workq.values.incarnation import Incarnation
-from workq.values.task import Dead, Done, NewTask, Settlement, Unhandled
+from workq.values.task import Dead, Done, HandedBack, NewTask, Settlement, Unhandled
 
 UNKNOWN = "01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f"
 STATES = ("ready", "waiting", "running", "succeeded", "dead", "cancelled")
@@ -282,6 +282,16 @@ class TestShow:
         assert "ValueError: no" in text.out
         assert "history:" in text.out
         assert text.out.isascii()
+
+    def test_the_history_tells_of_an_attempt_that_was_handed_back_and_by_whom(self, cli: Cli) -> None:
+        [task_id] = cli.settle(cli.record("shop.add", 1), HandedBack())
+        cli.settle([task_id], Done("1"))
+
+        shown = cli.here("task", "show", task_id).out
+
+        pid = Incarnation.of_this_process().pid
+        assert re.search(rf"^  \S+  handed_back attempt 1  worker=\S+\.{pid}\.\S+$", shown, re.MULTILINE), shown
+        assert re.search("^attempt: +2$", shown, re.MULTILINE)
 
     def test_the_history_shows_of_an_error_its_first_line(self, cli: Cli) -> None:
         error = "ValueError: no luck\n\nTraceback (most recent call last):\nValueError: no luck\n(see the wiki)"

@@ -307,6 +307,8 @@ class TestAnswersThatAreLost:
         returned = [ledger.claims.return_doubtful(by=worker.id) for _ in range(2)]
 
         assert (stuck, returned) == ({State.RUNNING}, [3, 0])
+        told = [[(one.kind, one.attempt) for one in ledger.questions.history(task_id)] for task_id in ids]
+        assert told == [[("handed_back", 1)]] * 3
         assert {look.state for look in ledger.claims.look(ids).values()} == {State.READY}
 
     @pytest.mark.parametrize("where", ["before", "after"])

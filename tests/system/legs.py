@@ -139,6 +139,16 @@ class Leg:
         charged += ["failure" for event in history if event.kind == "failed"]
         return Counter(one for one in charged if one != "nothing")
 
+    def untold(self) -> list[tuple[str, int]]:
+        """Attempts with a later one after them, of which the history does not say how they ended."""
+        questions = self.app.stores.ledger.questions
+        found = []
+        for task in questions.tasks(limit=100_000):
+            if task.attempt > 1:
+                told = {event.attempt for event in questions.history(task.id)}
+                found += [(task.id, attempt) for attempt in range(1, task.attempt) if attempt not in told]
+        return found
+
     def states(self) -> dict[State, int]:
         """How many tasks are in each state; who waited, and is due, is ready."""
         rows = database_of(self.onlooker).ask(lambda tx: tx.execute(self._by_state).all())
@@ -191,7 +201,7 @@ def check_once(leg: Leg, count: int) -> None:
     """So many tasks have succeeded, and each has started once; nothing else has ended an attempt.
 
     An attempt may have been spent without a start: what is claimed ahead of quick tasks, and would wait for long behind
-    slow ones, is handed back. It costs nothing and writes no event; a start, a reaping and a late result do.
+    slow ones, is handed back. It costs nothing, and the history says so.
     """
     ledger = leg.app.stores.ledger
     tasks = ledger.questions.tasks(limit=10 * count)

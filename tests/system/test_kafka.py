@@ -33,6 +33,7 @@ def test_nothing_is_lost_on_kafka_while_tasks_are_retried_delayed_and_killed(
         fleet.terminate()
         assert fleet.wait(60) == 0
     assert killed is not None
+    assert leg.untold() == []
     assert {one.level for one in broker} == {Level.OK}, broker
     assert "Kafka of 1 broker" in broker[0].message
     if kafka_protocol == "consumer":  # of a classic group Kafka's settings do not tell it

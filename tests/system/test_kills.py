@@ -34,6 +34,7 @@ def check_nothing_lost(leg: Leg, count: int, killed: set[int]) -> int:
         if one.kind == "late_result"
     ]
     assert late == []
+    assert leg.untold() == [], "nobody has to guess what became of an attempt"
     return len(starts) - len(by_task)
 
 

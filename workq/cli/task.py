@@ -181,6 +181,8 @@ def _show(found: Task, history: list[Event], certificates: dict[str, Certificate
         for one in history:
             attempt = f" attempt {one.attempt}" if one.attempt is not None else ""
             shown = {name: value for name, value in one.detail.items() if one.kind != "reaped" or name in _OF_A_DEATH}
+            if one.kind == "handed_back":
+                shown["worker"] = one.worker
             detail = "  ".join(f"{name}={_in_short(value)}" for name, value in shown.items())
             write(clean(f"  {text_of(one.at)}  {one.kind}{attempt}  {detail}".rstrip()))
     deaths = [one for one in history if one.kind == "reaped" and "kind" in one.detail]

@@ -30,12 +30,11 @@ from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.sql.elements import ColumnElement
 
 from workq.errors import CommitUnknown, Unavailable
-from workq.ledger import Hinted, Look, waiting
+from workq.ledger import Hinted, Look, handed_back, waiting
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, as_text, in_order
 from workq.ledger.engine.states import CLAIMABLE, SUSPECT, guarded, unexpired
 from workq.ledger.hints import rehint
-from workq.ledger.outcomes import handed_back
 from workq.ledger.pauses import is_paused
 from workq.ledger.start import StartGates
 from workq.values import codec
@@ -297,7 +296,11 @@ class Claims:
         self._await_lost(tx, task_ids)
         ours = [t.c.id.in_(task_ids), t.c.token == token, guarded(t.c.state, State.RUNNING)]
         asked = t.c.cancel_requested_at.is_not(None)
-        return tx.execute(update(t).where(*ours).values(handed_back(t, now, asked))).rowcount
+        attempts = [(task_id, attempt) for task_id, attempt in tx.execute(select(t.c.id, t.c.attempt).where(*ours))]
+        if attempts:
+            tx.execute(update(t).where(*ours).values(handed_back.values(t, now, asked)))
+            handed_back.note(tx, self.database, attempts)
+        return len(attempts)
 
     def return_doubtful(self, *, by: str) -> int:
         """Hand back what calls of this incarnation have claimed whose commit stayed unknown; answers how many.

@@ -8,16 +8,15 @@ already answers the same, because the token stays.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final, assert_never
 
-from sqlalchemy import Connection, Row, Table, Update, and_, bindparam, case, insert, not_, null, or_, select, update
-from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy import Connection, Row, Update, and_, bindparam, case, insert, not_, null, or_, select, update
 from sqlalchemy.types import Float
 
 from workq.errors import LedgerUnavailable
-from workq.ledger import Settled, Unpublished, unhandled
+from workq.ledger import Settled, Unpublished, handed_back, unhandled
 from workq.ledger.after_settle import AfterSettle, Afterwards, SettleCounter
 from workq.ledger.engine import after_commit
 from workq.ledger.engine.database import Database
@@ -114,6 +113,13 @@ class Outcomes:
                 ]
                 if looks:
                     unhandled.note(tx, self.database, looks)
+                given_back = [
+                    (one.claim.task_id, one.claim.attempt)
+                    for one, state in zip(others, states, strict=True)
+                    if isinstance(one.outcome, HandedBack) and state is not None
+                ]
+                if given_back:
+                    handed_back.note(tx, self.database, given_back)
                 led_to = iter(states)
             settled = [
                 Settled(one.claim.task_id, State.SUCCEEDED) if number in succeeded else _settled(one, next(led_to))
@@ -207,7 +213,7 @@ class Outcomes:
                 error=bindparam("b_error"),
             )
         if kind is Snoozed:
-            later = handed_back(t, now, is_cancel_asked) | {
+            later = handed_back.values(t, now, is_cancel_asked) | {
                 "state": case((is_cancel_asked, State.CANCELLED), else_=State.WAITING),
                 "reason": case((is_cancel_asked, t.c.reason), else_=null()),
                 "due_at": now(bindparam("b_delay_s", type_=Float())),
@@ -240,7 +246,7 @@ class Outcomes:
             )
         if kind is Cancelled:
             return fenced.values(state=State.CANCELLED, reason=bindparam("b_reason"), **ended)
-        return fenced.values(handed_back(t, now, is_cancel_asked))
+        return fenced.values(handed_back.values(t, now, is_cancel_asked))
 
     def _led_to(self, tx: Connection, settlements: Sequence[Settlement]) -> list[State | None]:
         """Where the settlements led that stand, whenever they were written; None for those that are late.
@@ -286,21 +292,6 @@ class Outcomes:
         new = [row for row in rows if (row["task_id"], row["attempt"]) not in ended]
         if new:
             tx.execute(insert(e).values(at=self.database.now()), new)
-
-
-def handed_back(
-    t: Table, now: Callable[[], ColumnElement[Any]], is_cancel_asked: ColumnElement[bool]
-) -> dict[str, Any]:
-    """Back to ready, at no cost. The attempt's number is spent, and its fence ends."""
-    return {
-        "state": case((is_cancel_asked, State.CANCELLED), else_=State.READY),
-        "settled_at": case((is_cancel_asked, now()), else_=null()),
-        "live_key": case((is_cancel_asked, null()), else_=t.c.live_key),
-        "token": None,
-        "queued_at": now(),
-        "published_at": None,
-        "relay_until": None,
-    }
 
 
 _COLUMNS: Final[dict[type, tuple[str, ...]]] = {
@@ -387,7 +378,7 @@ def _event(one: Settlement, state: State | None) -> tuple[str, dict[str, Any]] |
             return "failed", {"error": _error(error), "dead": _reason(reason)}
         case Cancelled(reason=reason):
             return "cancelled", {"reason": _reason(reason), "by": "handler"}
-        case Done() | Unhandled() | HandedBack() | Worked() | Delivered():  # of looks, see unhandled.py
+        case Done() | Unhandled() | HandedBack() | Worked() | Delivered():  # see unhandled.py and handed_back.py
             return None
         case _:
             assert_never(outcome)

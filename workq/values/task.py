@@ -348,8 +348,8 @@ class Task:
 class Event:
     """One line of a task's history.
 
-    Its kind is failed, snoozed, no_handler, reaped, late_result, cancelled, rescheduled, revived, quarantined or
-    manual.
+    Its kind is failed, snoozed, handed_back, no_handler, reaped, late_result, cancelled, rescheduled, revived,
+    quarantined or manual.
     """
 
     at: datetime

@@ -101,8 +101,30 @@ class SettleContract(Steps):
         assert settled == Settled(claimed.task_id, State.READY)
         task = self.task(ledger, claimed.task_id)
         assert (task.state, task.attempt, task.failures, task.crashes) == (State.READY, 1, 0, 0)
-        assert ledger.questions.history(claimed.task_id) == []
         assert len(ledger.hints.take_unpublished(limit=10, grace_s=-1.0, horizon_s=0.0)) == 1
+
+    @pytest.mark.parametrize("name", [name for name in OUTCOMES if name != "done"])
+    def test_the_history_tells_how_each_attempt_ended_that_did_not_succeed(
+        self, ledger: Ledger, claimed: Claim, name: str
+    ) -> None:
+        self.settle(ledger, claimed, OUTCOMES[name])
+
+        assert [one.attempt for one in ledger.questions.history(claimed.task_id)] == [1]
+
+    def test_the_history_tells_who_handed_an_attempt_back_once_however_often_it_is_settled(
+        self, ledger: Ledger, claimed: Claim, worker: Incarnation
+    ) -> None:
+        for _ in range(2):
+            assert self.settle(ledger, claimed, HandedBack()).state is State.READY
+        [again] = ledger.claims.claim([claimed.task_id], by=worker.id)
+        assert self.settle(ledger, claimed, HandedBack()).state is None
+        self.settle(ledger, again, HandedBack())
+
+        history = ledger.questions.history(claimed.task_id)
+        assert [(one.kind, one.attempt, one.worker) for one in history] == [
+            ("handed_back", 1, worker.id),
+            ("handed_back", 2, worker.id),
+        ]
 
     def test_a_batch_answers_in_its_order_each_with_its_own_outcome(self, ledger: Ledger, worker: Incarnation) -> None:
         claims = ledger.claims.claim(self.record(ledger, 2 * len(OUTCOMES)), by=worker.id)
@@ -218,7 +240,10 @@ class SettleContract(Steps):
         settled = ledger.outcomes.settle([Settlement(claimed, Failed(5.0, "old")), Settlement(newer, Done("1"))])
 
         assert [one.state for one in settled] == [None, State.SUCCEEDED]
-        assert [(one.kind, one.attempt) for one in ledger.questions.history(claimed.task_id)] == [("late_result", 1)]
+        assert [(one.kind, one.attempt) for one in ledger.questions.history(claimed.task_id)] == [
+            ("handed_back", 1),
+            ("late_result", 1),
+        ]
 
     def test_one_of_two_different_outcomes_of_one_attempt_wins(self, ledger: Ledger, claimed: Claim) -> None:
         first = self.settle(ledger, claimed, Done("1"))
