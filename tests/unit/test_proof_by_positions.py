@@ -14,7 +14,7 @@ from tests.simulation.broker import Server, SimBroker
 from tests.simulation.partitions import PartitionedBroker, PartitionedServer
 from tests.unit.process import Process, opened
 from workq.broker import Hint
-from workq.errors import BrokerUnavailable
+from workq.errors import BrokerUnavailable, ConfigError
 from workq.ledger import Marker, Unpublished
 from workq.recovery.lost_hints import Marked, mark, slack_s
 from workq.stores import Stores
@@ -56,6 +56,18 @@ def swept(tmp_path: Path) -> Iterator[Swept]:
         yield Swept(process)
 
 
+@pytest.mark.parametrize("what", ["depths", "has_passed"])
+def test_a_broker_that_refuses_to_tell_stops_no_sweep(swept: Swept, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    def refuse(*_: Any) -> None:
+        raise ConfigError("a right is missing")
+
+    assert swept.mark().sent == 1
+    swept.later()
+    monkeypatch.setattr(swept.broker, what, refuse)
+
+    assert swept.mark().lost == 0
+
+
 def test_what_was_there_before_a_mark_and_is_gone_is_sent_again_once(swept: Swept) -> None:
     assert swept.mark().sent == 1
     [marker] = swept.markers()
@@ -75,11 +87,12 @@ def test_what_was_there_before_a_mark_and_is_gone_is_sent_again_once(swept: Swep
     assert swept.mark().lost == 0
 
 
+@pytest.mark.parametrize("error", [BrokerUnavailable, ConfigError])
 def test_a_broker_that_does_not_tell_its_position_leaves_a_mark_that_proves_nothing_and_another_follows(
-    swept: Swept, monkeypatch: pytest.MonkeyPatch
+    swept: Swept, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     def away(*_: Any) -> None:
-        raise BrokerUnavailable("away")
+        raise error("away")
 
     with monkeypatch.context() as patch:
         patch.setattr(swept.broker, "position", away)

@@ -14,7 +14,7 @@ from tests.contract.given import Clock
 from tests.unit.process import THREADS, Process, opened, tasks
 from workq import State
 from workq.broker import Delivery, Hint
-from workq.errors import InFlightUnavailable, LedgerUnavailable
+from workq.errors import ConfigError, InFlightUnavailable, LedgerUnavailable
 from workq.handlers.handler import Handler
 from workq.inflight import Entry
 from workq.ledger import Look
@@ -41,12 +41,15 @@ def all_run(process: Process, ids: Sequence[str]) -> None:
     assert [process.state(task_id) for task_id in ids] == [State.SUCCEEDED] * len(ids)
 
 
+@pytest.mark.parametrize("error", [None, ConfigError("a right is missing")])
 def test_what_arrived_at_a_full_process_and_cannot_be_handed_back_is_kept_and_run_here(
-    process: Process, monkeypatch: pytest.MonkeyPatch
+    process: Process, monkeypatch: pytest.MonkeyPatch, error: ConfigError | None
 ) -> None:
     """A full process pauses its subscription; what had arrived before must not stay unacked in its hands."""
 
     def refuse(hints: Sequence[Hint], *, deadline_s: float) -> list[bool]:
+        if error is not None:
+            raise error
         return [False] * len(hints)
 
     monkeypatch.setattr(process.consumer, "set_prefetch", lambda _count: None)  # it stays wide

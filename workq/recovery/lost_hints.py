@@ -37,8 +37,8 @@ Who decides: the ledger, by its own clock. What happens on each failure:
   long has others sent after it anyway, and whichever comes back speaks for all before it;
 - a worker dies with the marker in hand: the broker delivers it again;
 - the in-flight store was wiped: nothing is proved until three beats later, when live workers have written their holds;
-- the broker is away: no marker; the relay and the other repairs go on; a marker that was noted without its position
-  proves nothing, and another follows;
+- the broker is away, or refuses: no marker; the relay and the other repairs go on; a marker that was noted without its
+  position proves nothing, and another follows;
 - the broker has lost some of what is before a position, or has begun anew: the position passes all the same, at the
   latest when what is left has passed. Where that is too early, hints are sent again that are still to come, and the
   second ones are worth nothing;
@@ -57,7 +57,7 @@ from workq.broker import Broker, Depth, Hint
 from workq.broker.each_queue import publish_each
 from workq.config import Times
 from workq.enqueue.relay import publish, refused
-from workq.errors import BrokerUnavailable
+from workq.errors import BrokerUnavailable, ConfigError
 from workq.ledger import Marker
 from workq.stores import Stores
 from workq.values.codec import new_task_id
@@ -120,7 +120,7 @@ def mark(
     if not dry_run:
         try:
             passed = _passed(stores, by_queue.values())
-        except BrokerUnavailable as error:
+        except (BrokerUnavailable, ConfigError) as error:
             log.info("marker.blind: %s", error)
             passed = []
         if stores.ledger.markers.returned(passed):
@@ -141,7 +141,7 @@ def mark(
         stores.ledger.lanes.bands_used(queues)  # rows that a restored ledger lacks: tasks wait there
     try:
         depths = stores.broker.depths(queues)
-    except BrokerUnavailable as error:
+    except (BrokerUnavailable, ConfigError) as error:
         log.info("marker.blind: %s", error)
         done.is_blind = True
         return done
@@ -157,7 +157,7 @@ def mark(
         done.sent += 1
         try:
             is_placed = _placed(stores, hint)
-        except BrokerUnavailable as error:
+        except (BrokerUnavailable, ConfigError) as error:
             log.info("marker.blind: %s", error)
             done.is_blind = True
             break

@@ -7,6 +7,7 @@
     positions.py   how far a topic reaches and the group is done: depths, and the proof of loss
     browser.py     what waits in a topic
     refusal.py     why no broker lets us in: TLS, a login
+    refused_topics.py  topics, and the group, for which this user lacks a right: until it is granted
     members.py     who is in the group, and has which partitions
     inspection.py  what else Kafka tells somebody who looks after it
 

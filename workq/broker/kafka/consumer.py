@@ -15,7 +15,8 @@ What happens on each failure:
   `LOOK_EVERY_S`, and it is read from its beginning: by name alone Kafka would go on at the old position;
 - a commit fails: it is tried again;
 - librdkafka gives the handle up (a fatal error): a new one is opened after `REST_S`;
-- Kafka refuses a topic or the group: `fetch` raises ConfigError, for good.
+- Kafka refuses a topic (a right is missing): the others go on, `trouble` says what to grant, and it is asked again
+  every `AGAIN_S` (refused_topics.py); so is the group, without which nothing arrives at all.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from workq.broker import Delivery
 from workq.broker.kafka.arrivals import Arrivals, ArrivedRecord, Place
 from workq.broker.kafka.publisher import KafkaRecord, SentOn
 from workq.broker.kafka.records import delivery_of, put_back, to_quarantine
+from workq.broker.kafka.refused_topics import AGAIN_S, RefusedTopics
 from workq.broker.kafka.topics import MISSING, TopicNames, Topics
 from workq.broker.kafka.tracker import PartitionLife
 from workq.errors import BrokerUnavailable, ConfigError
@@ -85,6 +87,7 @@ class KafkaConsumer:
         self._settings |= {"error_cb": self._on_error, "on_commit": self._committed}
         self._arrivals = Arrivals(queues, prefetch=prefetch)
         self._trouble: str | None = None
+        self._refused = RefusedTopics()
         self._is_to_renew = self._is_to_leave = False
         # what follows belongs to the thread that polls
         self._handle: Handle | None = None
@@ -107,7 +110,7 @@ class KafkaConsumer:
 
     @property
     def trouble(self) -> str | None:
-        return self._trouble
+        return self._trouble or self._refused.trouble
 
     def fetch(self, *, ids_max: int, wait_s: float) -> list[Delivery]:
         return self._arrivals.take(ids_max=ids_max, wait_s=wait_s)
@@ -167,10 +170,19 @@ class KafkaConsumer:
                 self._arrivals.fail(error)
                 break
             except Exception as error:  # a thread that ended would be a worker that hears nothing for ever
-                self._trouble = self._topics.text(error)
+                rest_s = self._tell(error)
                 self._leave()
-                self._arrivals.wait_closed(REST_S)
+                self._arrivals.wait_closed(rest_s)
         self._leave()
+
+    def _tell(self, error: Exception) -> float:
+        """Tell why nothing arrives; answers for how many seconds to leave Kafka alone."""
+        if isinstance(error, KafkaException) and error.args[0].code() in _NO_RIGHT:
+            group = self._names.group
+            self._refused.note(group, str(self._topics.failure(error.args[0], f"group {group}")))
+            return AGAIN_S
+        self._trouble = self._topics.text(error)
+        return REST_S
 
     def _turn(self) -> None:
         """One look for what has come, and all that is due beside it."""
@@ -204,25 +216,43 @@ class KafkaConsumer:
         wished = frozenset(self._arrivals.served) if is_wanted else frozenset()
         if wished != self._wished:
             self._wished, self._wished_at = wished, now
-        if wished == self._subscribed or (self._subscribed and now - self._wished_at < GATHER_S):
-            return
-        if now < self._follow_at:
-            return
         queues = {self._names.topic(queue): queue for queue in wished}
+        is_again = self._refused.is_due()
+        if not is_again and frozenset(self._allowed(queues).values()) == self._subscribed:
+            return
+        if now < self._follow_at or (self._subscribed and now - self._wished_at < GATHER_S):
+            return
         try:
-            self._topics.ensure(queues, ends=now + ASK_S)
+            self._make_missing(queues if is_again else self._allowed(queues), now + ASK_S, is_again=is_again)
         except BrokerUnavailable as error:  # what is subscribed to goes on
             self._trouble = str(error)
             self._follow_at = time.monotonic() + REST_S
             return
-        self._queues |= queues
-        if queues:
-            handle.subscribe(list(queues), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
-        else:
-            handle.unsubscribe()
-        self._subscribed = wished
+        allowed = self._allowed(queues)
+        subscribed = frozenset(allowed.values())
+        if subscribed != self._subscribed:
+            self._queues |= allowed
+            if allowed:
+                handle.subscribe(list(allowed), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+            else:
+                handle.unsubscribe()
+            self._subscribed = subscribed
         self._look_at = 0.0
         self._trouble = None
+
+    def _allowed(self, queues: Mapping[str, str]) -> dict[str, str]:
+        """Of these, by topic, those that Kafka does not refuse."""
+        return {topic: queue for topic, queue in queues.items() if topic not in self._refused}
+
+    def _make_missing(self, topics: Collection[str], ends: float, *, is_again: bool) -> None:
+        """Make those that are missing. `is_again`: what was refused until now may be granted."""
+        refused = self._topics.ensure_each(topics, ends=ends)
+        if is_again:
+            for delivery in self._refused.renew(refused):
+                self._arrivals.moved(delivery, is_stored=False)
+        else:
+            for topic, why in refused.items():
+                self._refused.note(topic, why)
 
     def _assigned(self, _handle: Handle, partitions: list[TopicPartition]) -> None:
         for one in partitions:
@@ -262,7 +292,9 @@ class KafkaConsumer:
 
     def _heed(self, error: KafkaError, topic: str | None) -> None:
         if error.code() in _NO_RIGHT:
-            self._arrivals.fail(ConfigError(str(self._topics.failure(error, topic or "the group"))))
+            if topic is None or topic not in self._queues:
+                raise KafkaException(error)
+            self._refused.note(topic, str(self._topics.failure(error, topic)))
         elif error.code() in MISSING:
             self._look_at = 0.0
             if topic is not None:
@@ -339,6 +371,8 @@ class KafkaConsumer:
             self._topics.ensure([topic], ends=time.monotonic() + ASK_S)
         except BrokerUnavailable as error:  # what comes of other topics goes on
             self._trouble = str(error)
+        except ConfigError as error:
+            self._refused.note(topic, str(error))
         else:
             self._look_at = 0.0
 
@@ -385,7 +419,7 @@ class KafkaConsumer:
 
     def _moved(self, delivery: Delivery, stored: bool | ConfigError) -> None:
         if isinstance(stored, ConfigError):
-            self._arrivals.fail(stored)
+            self._refused.note_unsent(delivery, str(stored))
         else:
             self._arrivals.moved(delivery, is_stored=stored)
 

@@ -13,6 +13,7 @@ where the cluster has fewer than three brokers, with as many copies as it gives 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -148,6 +149,23 @@ class Topics:
                         if time.monotonic() > ends:
                             raise BrokerUnavailable(f"broker: topic {one} has no leaders yet")
                         time.sleep(LOOK_S)
+
+    def ensure_each(self, topics: Collection[str], *, ends: float) -> dict[str, str]:
+        """As `ensure`, but that one which is refused keeps no other waiting: answers those, each with why.
+
+        Raises:
+            BrokerUnavailable: Kafka did not answer in time.
+        """
+        with contextlib.suppress(ConfigError):
+            self.ensure(topics, ends=ends)
+            return {}
+        refused = {}
+        for one in topics:
+            try:
+                self.ensure([one], ends=ends)
+            except ConfigError as error:
+                refused[one] = str(error)
+        return refused
 
     def partitions(self, topic: str) -> list[int]:
         """The partitions of a topic that `ensure` has seen."""

@@ -25,7 +25,9 @@ from contextlib import suppress
 from dataclasses import replace
 
 from workq.broker import PAGE, Consumer, Delivery, Hint, arrives_in_s
-from workq.errors import InFlightUnavailable, Unavailable
+from workq.broker.each_queue import publish_each
+from workq.enqueue import relay
+from workq.errors import ConfigError, InFlightUnavailable, Unavailable
 from workq.inflight import Entry
 from workq.ledger import Look
 from workq.ledger.engine.states import CLAIMABLE
@@ -158,8 +160,8 @@ class ThreeStores(Intake):
         self._heard_at = now
         try:
             return any(depth.ready for depth in self._stores.broker.depths(self._pauses.open).values())
-        except Unavailable:
-            return False  # the consumer connects again by itself
+        except (Unavailable, ConfigError):
+            return False  # the consumer connects, or asks, again by itself
 
     @property
     def _has_free_thread(self) -> bool:
@@ -417,7 +419,8 @@ class ThreeStores(Intake):
 
     def _publish(self, hints: Sequence[Hint]) -> bool:
         """Send hints in place of others; a marker that was sent before them must not prove them lost."""
-        if not all(self._stores.broker.publish(hints, deadline_s=self._times.confirm_s)):
+        confirm_s = self._times.confirm_s
+        if not all(publish_each(self._stores.broker, hints, deadline_s=confirm_s, refused=relay.refused)):
             return False
         by_delay: dict[float, list[str]] = {}
         for hint in hints:
