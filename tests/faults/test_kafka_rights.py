@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,9 @@ from tests.faults.ways_in import LONG_S
 from tests.system.fleet import wait_until
 from workq.broker.kafka import KafkaBroker, refused_topics
 from workq.broker.kafka.topics import TopicNames
+from workq.errors import ConfigError
 from workq.lab.servers import Kafka, start_kafka
+from workq.lab.topics import ScratchTopics
 
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
 LITERAL, PREFIXED = ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED
@@ -207,3 +209,38 @@ def test_a_worker_whose_user_may_make_no_topic_runs_its_tasks_from_the_ledger(na
     assert cli("task", "show", task_id, "-o", "json").json()["state"] == "succeeded"
     assert drained.status == 0
     assert "worker.cannot_serve" not in drained.err
+
+
+@pytest.mark.parametrize(
+    ("kind", "operations", "missing"),
+    [
+        (TOPIC, (), "_0a1b2c3d: Kafka says: Authorization failed. Grant"),
+        (TOPIC, ("CREATE", "READ", "WRITE"), "may not DELETE the topic"),
+        (GROUP, (), "roup authorization failed"),
+        (GROUP, ("READ",), "roup authorization failed"),
+    ],
+)
+def test_who_certifies_with_too_few_rights_is_told_which_to_grant(
+    narrow: Narrow, kind: Any, operations: Sequence[str], missing: str
+) -> None:
+    namespace = f"{narrow.name}_0a1b2c3d"
+    every = {TOPIC: ("READ", "WRITE", "CREATE", "DELETE"), GROUP: ("READ", "DELETE")}
+    for one, all_of_it in every.items():
+        narrow.grant(one, f"{narrow.name}_", *(operations if one is kind else all_of_it), pattern=PREFIXED)
+    scratch = ScratchTopics(narrow.url("ann"), namespace)
+
+    with pytest.raises(ConfigError) as refused:
+        scratch.try_rights()
+    narrow.grant(kind, f"{narrow.name}_", *every[kind], pattern=PREFIXED)
+    ScratchTopics(narrow.url("workq"), namespace).remove()
+    scratch.try_rights()
+
+    assert missing in str(refused.value)
+    assert "Grant this user READ, WRITE, CREATE and DELETE on topics, and READ and DELETE on groups" in str(
+        refused.value
+    )
+    assert f"that begin with {narrow.name}_ (" in str(refused.value)
+    waits(
+        lambda: not any(one.startswith(namespace) for one in narrow.admin.list_topics(timeout=LONG_S).topics),
+        "nothing is left",
+    )

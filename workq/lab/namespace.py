@@ -135,12 +135,15 @@ class Namespace:
         )
 
     def create(self) -> None:
-        """Make the tables. Queues and keys are made by whoever needs them first.
+        """Make the tables. Queues and keys are made by whoever needs them first; on Kafka the rights are tried.
 
         Raises:
             LedgerUnavailable: the database did not answer. SchemaMismatch: this user may not create tables.
+            ConfigError: what this user may not do on Kafka, and what to grant.
         """
         migrate.migrate(self.database)
+        if (topics := self.topics()) is not None:
+            topics.try_rights()
 
     def versions(self) -> dict[str, str]:
         """The servers as they name themselves."""

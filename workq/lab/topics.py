@@ -6,31 +6,70 @@ import time
 from collections.abc import Iterable
 from typing import Any, Final
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.cimpl import NewTopic
 
+from workq.broker.kafka.members import lacking
 from workq.broker.kafka.positions import IN_A_MOMENT
 from workq.broker.kafka.topics import MISSING, TopicNames
 from workq.config.kafka import KafkaUrl
-from workq.errors import BrokerUnavailable
+from workq.errors import BrokerUnavailable, ConfigError
 
 ASK_S: Final = 30.0
 REST_S: Final = 0.1
 _NO_GROUP: Final = (KafkaError.GROUP_ID_NOT_FOUND,)
 _IN_USE: Final = (KafkaError.NON_EMPTY_GROUP, *IN_A_MOMENT)
+_YOUNG: Final = (*IN_A_MOMENT, *MISSING)
+_NO_RIGHT: Final = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+)
+_WANTED: Final = (AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE)
 
 
 class ScratchTopics:
     """What a run does to its own topics, as somebody who knows nothing of workq would.
 
-    Each method raises BrokerUnavailable where Kafka does not answer.
+    Each method raises BrokerUnavailable where Kafka does not answer, and ConfigError, which says what to grant, where
+    this user may not do it.
     """
 
     def __init__(self, url: str, namespace: str) -> None:
         self._names = TopicNames(namespace)
         self._prefix = f"{namespace}."
         self._admin: Any = AdminClient(KafkaUrl.parse(url).settings())
+        self._grant = (
+            "Grant this user READ, WRITE, CREATE and DELETE on topics, and READ and DELETE on groups, that begin with "
+            f"{namespace.partition('_')[0]}_ (kafka-acls.sh --resource-pattern-type prefixed)"
+        )
+
+    def try_rights(self) -> None:
+        """Do once what a run does, to a topic and a group of its namespace, so that no run fails in its middle."""
+        topic = f"{self._prefix}rights"
+        self._result(self._admin.create_topics([NewTopic(topic, 1)], operation_timeout=ASK_S)[topic])
+        asked = self._admin.describe_topics(TopicCollection([topic]), include_authorized_operations=True)
+        found = self._result(asked[topic], ignored=MISSING)  # a moment later all nodes know of it
+        if found is not None and (missing := lacking(found, _WANTED)):
+            left = f", and {topic} stays there" if AclOperation.DELETE.name in missing else ""
+            why = f"broker: this user may not {' and '.join(missing)} the topic {topic}{left}"
+            raise ConfigError(f"{why}. {self._grant}")
+        ends = time.monotonic() + ASK_S
+        while not self._commit(topic):
+            if time.monotonic() > ends:
+                raise BrokerUnavailable(f"broker: Kafka kept no offset of the group {self._names.group}")
+            time.sleep(REST_S)
+        self.remove()
 
     def purge(self, queue: str) -> int:
         """Delete all records of a queue; how many were not deleted before."""
@@ -58,7 +97,7 @@ class ScratchTopics:
         while True:
             asked = self._admin.delete_consumer_groups([self._names.group], request_timeout=ASK_S)
             try:
-                _result(asked[self._names.group], ignored=_NO_GROUP)
+                self._result(asked[self._names.group], ignored=_NO_GROUP)
             except _Failed as error:
                 if error.code not in _IN_USE or time.monotonic() > ends:
                     raise
@@ -66,24 +105,34 @@ class ScratchTopics:
             else:
                 return
 
+    def _commit(self, topic: str) -> bool:
+        """Commit an offset as the group; False: Kafka has not heard of the topic, or has no coordinator, yet."""
+        done = ConsumerGroupTopicPartitions(self._names.group, [TopicPartition(topic, 0, 0)])
+        asked = self._admin.alter_consumer_group_offsets([done], request_timeout=ASK_S)
+        found = self._result(asked[self._names.group], ignored=_YOUNG)
+        for one in () if found is None else found.topic_partitions:
+            if one.error is not None and one.error.code() not in _YOUNG:
+                raise self._failed(one.error)
+        return found is not None and all(one.error is None for one in found.topic_partitions)
+
     def _purge(self, topic: str) -> int:
         spans = self._spans(topic)
         ends = [TopicPartition(topic, part, end) for part, (low, end) in spans.items() if low < end]
         for future in self._admin.delete_records(ends, request_timeout=ASK_S).values() if ends else ():
-            _result(future, ignored=MISSING)
+            self._result(future, ignored=MISSING)
         return sum(end - low for low, end in spans.values())
 
     def _delete(self, topics: Iterable[str]) -> None:
         names = list(topics)
         asked = self._admin.delete_topics(names, operation_timeout=ASK_S, request_timeout=ASK_S) if names else {}
         for future in asked.values():
-            _result(future, ignored=MISSING)
+            self._result(future, ignored=MISSING)
 
     def _listed(self) -> Any:
         try:
             return self._admin.list_topics(timeout=ASK_S)
         except KafkaException as error:
-            raise _Failed(error.args[0]) from None
+            raise self._failed(error.args[0]) from None
 
     def _spans(self, topic: str) -> dict[int, tuple[int, int]]:
         """The first offset of each partition, and the one after its last; none of a topic that is missing."""
@@ -97,8 +146,25 @@ class ScratchTopics:
         asked = self._admin.list_offsets(
             dict.fromkeys(places, which), isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=ASK_S
         )
-        found = {one.partition: _result(future, ignored=MISSING) for one, future in asked.items()}
+        found = {one.partition: self._result(future, ignored=MISSING) for one, future in asked.items()}
         return {part: told.offset for part, told in found.items() if told is not None}
+
+    def _result(self, future: Any, *, ignored: Iterable[int] = ()) -> Any:
+        """What an answer holds; None of an error that is ignored."""
+        try:
+            return future.result(2 * ASK_S)
+        except TimeoutError:
+            raise BrokerUnavailable(f"broker: Kafka did not answer within {2 * ASK_S:.0f} s") from None
+        except KafkaException as error:
+            if error.args[0].code() in ignored:
+                return None
+            raise self._failed(error.args[0]) from None
+
+    def _failed(self, error: KafkaError) -> _Failed | ConfigError:
+        if error.code() in _NO_RIGHT:
+            said = error.str().rstrip(".")
+            return ConfigError(f"broker: namespace {self._names.group}: Kafka says: {said}. {self._grant}")
+        return _Failed(error)
 
 
 class _Failed(BrokerUnavailable):
@@ -107,15 +173,3 @@ class _Failed(BrokerUnavailable):
     def __init__(self, error: KafkaError) -> None:
         super().__init__(f"broker: Kafka says: {error.str()}")
         self.code = error.code()
-
-
-def _result(future: Any, *, ignored: Iterable[int] = ()) -> Any:
-    """What an answer holds; None of an error that is ignored."""
-    try:
-        return future.result(2 * ASK_S)
-    except TimeoutError:
-        raise BrokerUnavailable(f"broker: Kafka did not answer within {2 * ASK_S:.0f} s") from None
-    except KafkaException as error:
-        if error.args[0].code() in ignored:
-            return None
-        raise _Failed(error.args[0]) from None

@@ -73,7 +73,7 @@ def run(
 
     Raises:
         Unavailable: a server did not answer, at the start or later. SchemaMismatch: this user may not create tables.
-        ConfigError: a fault in `wishes.only` does not exist here.
+        ConfigError: a fault in `wishes.only` does not exist here, or this user lacks a right on Kafka.
     """
     for library in ("workq", "pika", "psycopg"):  # what breaks on purpose is told by the report
         logging.getLogger(library).addHandler(logging.NullHandler())
