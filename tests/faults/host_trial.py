@@ -73,6 +73,14 @@ def signed_for(leg: Leg, queues: Sequence[str]) -> set[str]:
     return {row.id for row in signed(leg) if row.queues[0] in queues}
 
 
+def how_it_ended(leg: Leg, worker: str) -> str | None:
+    row = found(leg, worker)
+    if row.state == "live":
+        return None
+    known = row.certificate
+    return row.state if known is None else f"{known.kind}, {known.cause} (beat {known.beat_age_s} s ago)"
+
+
 def kind_of(leg: Leg, worker: str) -> ProofOfEnd | None:
     certificate = found(leg, worker).certificate
     return None if certificate is None else certificate.kind
@@ -102,7 +110,7 @@ def main() -> int:
         hosts = {store: network.host() for store in STORES}
         for store, host in hosts.items():
             host.start(leg, queues=store)
-        with leg.fleet(processes=6, threads=2, queues="witness", app=APP):
+        with leg.fleet(processes=6, threads=2, queues="witness", app=APP) as others:
             wait_until(lambda: len(signed(leg)) == 6 + len(hosts), timeout_s=60, what="all give signs of life")
             kept = {row.queues[0]: row.id for row in signed(leg) if row.queues[0] in hosts}
             time.sleep(KNOWS_S)
@@ -111,9 +119,14 @@ def main() -> int:
             wrong = deaths(leg, network, asked.deaths, took)
             cutting.join()
             ended = [
-                f"{one} kept its way to the {store}" for store, one in kept.items() if found(leg, one).state != "live"
+                f"{one} kept its way to the {store}: {why}"
+                for store, one in kept.items()
+                if (why := how_it_ended(leg, one)) is not None
             ]
             told(took, asked.faults, [*ended, *wrong])
+            if ended:
+                for fleet in filter(None, [others, *(host.fleet for host in hosts.values())]):
+                    print(f"--- {fleet.log.name}\n{fleet.text()[-20_000:]}", flush=True)
     return 3 if ended or wrong else 0
 
 
