@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import shlex
 import socket
 import time
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from typing import Final
 from workq.lab.servers import server
 from workq.lab.servers.place import NetworkPlace
 from workq.lab.servers.programs import find_program
+from workq.lab.servers.rabbitmq_home import link_plugins
 from workq.lab.servers.server import ANSWER_LIMIT_S, COMMAND_LIMIT_S, PortTakenError, Server, ServerFailed
 
 _LISTENER: Final = re.compile(r"(?:(?:stomp\.)?listeners\.ssl\.\d+|management\.tcp\.port)\s*=\s*(?:[\d.]+:)?(\d+)")
@@ -61,9 +63,9 @@ class RabbitMQ(Server):
         secret = self.folder / ".erlang.cookie"
         secret.write_text(cookie or secrets.token_hex(16))
         secret.chmod(0o400)
-        (self.folder / "rabbitmq-env.conf").touch()
         enabled = [*plugins, *(["rabbitmq_stomp"] if with_stomp else [])]
         (self.folder / "enabled_plugins").write_text(f"[{','.join(enabled)}].\n")
+        (self.folder / "rabbitmq-env.conf").write_text(self._settle_home(enabled))
 
     @property
     def url(self) -> str:
@@ -120,6 +122,22 @@ class RabbitMQ(Server):
         """Those of STOMP, of TLS and of the management API, where they are asked for: RabbitMQ 4 greets before them."""
         found = (_LISTENER.fullmatch(option) for option in self.options)
         return [*filter(None, [self.stomp_port]), *(int(one[1]) for one in found if one)]
+
+    @property
+    def _installed(self) -> Path:
+        """The home that the server's script has, as we see it."""
+        return self._programs.seen_from_here(Path(self._server)).resolve().parent.parent
+
+    def _settle_home(self, enabled: Sequence[str]) -> str:
+        """Make a home with the plugins that are needed; the line that tells the script of it.
+
+        Nothing, where RabbitMQ is not installed as Debian does it: then it has its own home, and sees all of them.
+        """
+        home = self.folder / "home"
+        for plugins in self._programs.folders(f"usr/lib/rabbitmq/lib/{self._installed.name}/plugins"):
+            link_plugins(home / "plugins", plugins, enabled, seen=self._programs.seen_from_here)
+            return f"RABBITMQ_HOME={shlex.quote(str(home))}\n"
+        return ""
 
     def _choose_ports(self) -> None:
         self.port, self._dist_port, self._epmd_port = server.free_port(), server.free_port(), server.free_port()
@@ -202,8 +220,7 @@ class RabbitMQ(Server):
             return None
         if not all(self.place.listens(port, self.pid) for port in self._more_ports()):
             return None
-        home = self._programs.seen_from_here(Path(self._server)).resolve().parent.parent.name
-        return home.rpartition("-")[2]
+        return self._installed.name.rpartition("-")[2]
 
     def _greets(self, greeting: bytes) -> bool:
         """Whether it is this node that says so: its name is in the greeting."""
