@@ -162,9 +162,10 @@ class Arena:
             urls["BENCH_POSTGRES_URL"] = self._postgres.create_database(name)
             stack.callback(_drop, self._postgres, name)
         if self._rabbitmq is not None and "rabbitmq" in contestant.servers:
-            self._rabbitmq.ctl("add_vhost", name)
-            stack.callback(self._rabbitmq.ctl, "delete_vhost", name)
-            self._rabbitmq.ctl("set_permissions", "-p", name, "guest", ".*", ".*", ".*")
+            operator = self._rabbitmq.operator
+            operator.add_vhost(name)
+            stack.callback(operator.delete_vhost, name)
+            operator.set_permissions("guest", ".*", ".*", ".*", vhost=name)
             urls["BENCH_RABBITMQ_URL"] = self._rabbitmq.url + name
         if self._redis is not None and "redis" in contestant.servers:
             _empty(self._redis)

@@ -424,8 +424,8 @@ def test_who_may_not_give_a_sign_in_rabbitmq_says_so_with_what_to_grant(
     scene: Scene, rabbitmq_server: RabbitMQ, caplog: pytest.LogCaptureFixture
 ) -> None:
     user, theirs = "without-signs", r"^signs\.(q|turn|due|quarantine)\b"
-    rabbitmq_server.ctl("add_user", user, "password")
-    rabbitmq_server.ctl("set_permissions", user, theirs, ".*", ".*")
+    rabbitmq_server.operator.add_user(user, "password")
+    rabbitmq_server.operator.set_permissions(user, theirs, ".*", ".*")
     url = rabbitmq_server.url.replace("guest:guest", f"{user}:password")
     grant = rf"rabbitmqctl set_permissions -p / {user} '^signs\."
     settings = dataclasses.replace(scene.settings, broker=url, namespace="signs")
@@ -438,7 +438,7 @@ def test_who_may_not_give_a_sign_in_rabbitmq_says_so_with_what_to_grant(
         assert giver.told() == NONE
         (found,) = [one.message for one in examine(settings) if "sign of life" in one.message]
         assert grant in found
-        rabbitmq_server.ctl("set_permissions", user, ".*", ".*", ".*")
+        rabbitmq_server.operator.set_permissions(user, ".*", ".*", ".*")
         wait_until(lambda: bool(giver.told()), timeout_s=60.0, what="it is given")
         assert not [one for one in examine(settings) if "sign of life" in one.message]
     finally:
@@ -466,7 +466,7 @@ def test_a_sign_in_rabbitmq_ends_with_its_connection(mortal_rabbitmq: RabbitMQ) 
         assert reader.absent(["two"], deadline_s=60.0) == set()
 
         closed_at = time.monotonic()
-        mortal_rabbitmq.ctl("close_all_connections", "maintenance")
+        mortal_rabbitmq.operator.close_connections("maintenance")
         wait_until(
             lambda: 0.0 < reader.lasts_s < time.monotonic() - closed_at,
             timeout_s=60.0,

@@ -30,7 +30,7 @@ def leg(server: RabbitMQ, open_leg: OpenLeg) -> Leg:
 def queues(server: RabbitMQ, leg: Leg, kind: str) -> list[str]:
     """The names of this leg's queues: `q` those of hints, `delay` those of delays."""
     prefix = f"{leg.app.settings.namespace}.{kind}."
-    return [name for name in server.ctl("list_queues", "name").split() if name.startswith(prefix)]
+    return [name for name in server.operator.queues(prefix) if name.startswith(prefix)]
 
 
 def enqueue(leg: Leg, count: int, *, delay_s: float = 0.0) -> None:
@@ -55,7 +55,7 @@ def test_queues_and_exchanges_deleted_under_their_consumers_come_back_and_lose_n
         enqueue(leg, 20, delay_s=2.0)
         names = [*queues(server, leg, "q"), *queues(server, leg, "delay")]
         namespace = leg.app.settings.namespace
-        exchanges = [one for one in server.ctl("list_exchanges", "name").split() if one.startswith(namespace)]
+        exchanges = [one for one in server.operator.exchanges(namespace) if one.startswith(namespace)]
         began = time.monotonic()
         for name in names:
             ask(server, methodcaller("queue_delete", name))
@@ -99,7 +99,7 @@ def test_a_broker_that_is_stopped_and_started_in_order_is_joined_again_by_itself
 def test_a_disk_alarm_stops_the_relay_and_nothing_else(leg: Leg, server: RabbitMQ) -> None:
     """F35: producers are answered, what is in the queues runs, and the rest follows when there is room again."""
     enqueue(leg, 20)
-    server.ctl("set_disk_free_limit", "1000GB")
+    server.operator.set_disk_limit(10**12)
     try:
         began = time.monotonic()
         leg["note"].enqueue_many({"number": number} for number in range(20, 40))
@@ -107,13 +107,13 @@ def test_a_disk_alarm_stops_the_relay_and_nothing_else(leg: Leg, server: RabbitM
         assert not leg.app.producer.relay.flush(timeout_s=0.5), "the broker takes nothing"
         with leg.fleet(processes=1, threads=2) as fleet:
             wait_until(lambda: len(leg.starts()) >= 20, timeout_s=40, what="what the broker has runs")
-            server.ctl("set_disk_free_limit", "50MB")
+            server.operator.set_disk_limit(50 * 10**6)
             began = time.monotonic()
             leg.wait_settled(timeout_s=60)
             took_s = time.monotonic() - began
             assert "child_died" not in fleet.text()
     finally:
-        server.ctl("set_disk_free_limit", "50MB")
+        server.operator.set_disk_limit(50 * 10**6)
     print(f"disk alarm: all settled {took_s:.1f} s after its end")
     assert enqueued_s < 1.0 + ROOM_S
     assert took_s < 17.0 + ROOM_S

@@ -107,10 +107,10 @@ def test_a_quorum_queue_that_was_full_by_a_policy_takes_messages_again(links: An
     queue = new_name()
     ask(server, lambda channel: channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "quorum"}))
     link = links("amqp", amqp(server, exchange="", routing_key=queue))
-    server.ctl("set_policy", queue, f"^{queue}$", FULL, "--apply-to", "queues")
+    server.operator.set_policy(queue, f"^{queue}$", FULL)
     until(lambda: fault_of(link.send([posting()], timeout_s=LONG_S)[0]) is SendFault.ASKED, "it is full")
 
-    server.ctl("clear_policy", queue)
+    server.operator.clear_policy(queue)
 
     until(lambda: isinstance(link.send([posting()], timeout_s=LONG_S)[0], Confirmed), "it takes messages again")
 
@@ -129,7 +129,7 @@ def test_a_connection_that_the_broker_has_closed_meanwhile_is_made_anew(links: A
     link = links("amqp", amqp(server, exchange="", routing_key=queue))
     assert isinstance(link.send([posting()], timeout_s=LONG_S)[0], Confirmed)
 
-    server.ctl("close_all_connections", "maintenance")
+    server.operator.close_connections("maintenance")
 
     assert isinstance(link.send([posting()], timeout_s=LONG_S)[0], Confirmed)
 
@@ -138,11 +138,11 @@ def test_an_alarm_of_the_broker_is_late_and_says_so(links: Any, server: RabbitMQ
     queue = new_name()
     ask(server, lambda channel: channel.queue_declare(queue, durable=True))
     link = links("amqp", amqp(server, exchange="", routing_key=queue))
-    server.ctl("set_vm_memory_high_watermark", "0.000001")
+    server.operator.set_memory_limit(0.000001)
     try:
         answers = [link.send([posting()], timeout_s=2.0)[0] for _ in range(2)]
     finally:
-        server.ctl("set_vm_memory_high_watermark", "0.4")
+        server.operator.set_memory_limit(0.4)
 
     assert fault_of(answers[-1]) is SendFault.LATE
     assert "alarm" in text_of(answers[-1])

@@ -191,12 +191,12 @@ def broker(rabbitmq_server: RabbitMQ) -> Iterator[str]:
     [patterns] = re.findall(r"set_permissions -p shop \$user '(.+)' '(.+)' '(.+)'", statements("sh", "rabbitmqctl"))
     mark = secrets.token_hex(4)
     vhost = f"shop_{mark}"
-    rabbitmq_server.ctl("add_vhost", vhost)
+    rabbitmq_server.operator.add_vhost(vhost)
     for role in ROLES:
-        rabbitmq_server.ctl("add_user", f"shop_{role}_{mark}", "password")
-        rabbitmq_server.ctl("set_permissions", "-p", vhost, f"shop_{role}_{mark}", *patterns)
+        rabbitmq_server.operator.add_user(f"shop_{role}_{mark}", "password")
+        rabbitmq_server.operator.set_permissions(f"shop_{role}_{mark}", *patterns, vhost=vhost)
     yield f"amqp://USER_{mark}:password@127.0.0.1:{rabbitmq_server.port}/{vhost}"
-    rabbitmq_server.ctl("delete_vhost", vhost)
+    rabbitmq_server.operator.delete_vhost(vhost)
 
 
 @pytest.fixture(scope="module")
@@ -362,8 +362,8 @@ def test_what_rabbitmq_refuses_is_told_with_what_to_grant(
     url = broker.replace("USER", "shop_narrow")
     at = urlsplit(url)
     vhost, user = at.path.removeprefix("/"), str(at.username)
-    rabbitmq_server.ctl("add_user", user, "password")
-    rabbitmq_server.ctl("set_permissions", "-p", vhost, user, "^$", "^$", "^$")
+    rabbitmq_server.operator.add_user(user, "password")
+    rabbitmq_server.operator.set_permissions(user, "^$", "^$", "^$", vhost=vhost)
     nothing = RabbitMQBroker(url, namespace="workq", queue_type="classic")
     grant = rf"rabbitmqctl set_permissions -p {vhost} {user} '\^workq\\\."
 
@@ -371,7 +371,7 @@ def test_what_rabbitmq_refuses_is_told_with_what_to_grant(
         nothing.publish([Hint("narrow", ("1",))], deadline_s=20)
     found = errors_of(examine(Settings(ledger=f"sqlite:///{tmp_path}/none.db", broker=url)))
     nothing.close()
-    rabbitmq_server.ctl("set_permissions", "-p", vhost, user, "^workq", "^workq", "^workq")
+    rabbitmq_server.operator.set_permissions(user, "^workq", "^workq", "^workq", vhost=vhost)
     unwritable = RabbitMQBroker(url, namespace="workq", queue_type="classic")
     with pytest.raises(ConfigError, match=grant):
         unwritable.publish([Hint("narrow", ("1",))], deadline_s=20)

@@ -190,7 +190,7 @@ def test_a_policy_of_no_limit_leaves_the_one_that_workq_declares(managed: Manage
 
 def test_a_policy_on_the_ladder_of_delays_is_a_finding_and_one_on_others_queues_is_none(managed: Managed) -> None:
     fresh = managed.fresh()
-    fresh.server.ctl("set_policy", f"{fresh.namespace}-theirs", "^theirs[.]", '{"max-length":1}', "--apply-to", "all")
+    fresh.server.operator.set_policy(f"{fresh.namespace}-theirs", "^theirs[.]", '{"max-length":1}', apply_to="all")
     assert fresh.found() == []
 
     fresh.policy('{"message-ttl":1000}', pattern="delay[.]")
@@ -214,10 +214,8 @@ def test_levels_of_delays_are_told_and_a_policy_on_them_is_a_finding(managed: Ma
 def test_the_policy_with_the_highest_priority_counts(managed: Managed) -> None:
     fresh, name = managed.fresh(), secrets.token_hex(2)
     pattern = f"^{fresh.namespace}[.]q[.]"
-    fresh.server.ctl("set_policy", f"{name}-low", pattern, '{"max-length":7}', "--apply-to", "queues")
-    fresh.server.ctl(
-        "set_policy", f"{name}-high", pattern, '{"max-length":9}', "--apply-to", "queues", "--priority", "5"
-    )
+    fresh.server.operator.set_policy(f"{name}-low", pattern, '{"max-length":7}')
+    fresh.server.operator.set_policy(f"{name}-high", pattern, '{"max-length":9}', priority=5)
 
     (warning,) = fresh.found()
 
@@ -244,11 +242,11 @@ def test_a_quorum_queue_without_a_leader_is_an_error(managed: Managed) -> None:
 
 def test_a_memory_alarm_is_an_error_until_it_ends(managed: Managed) -> None:
     fresh = managed.fresh()
-    fresh.server.ctl("set_vm_memory_high_watermark", "0.000001")
+    fresh.server.operator.set_memory_limit(0.000001)
     try:
         raised = fresh.found()
     finally:
-        fresh.server.ctl("set_vm_memory_high_watermark", "0.9")
+        fresh.server.operator.set_memory_limit(0.9)
 
     assert any("memory alarm on node" in one for one in raised)
     assert fresh.found() == []
@@ -354,8 +352,8 @@ def test_a_user_without_the_right_is_told_which_one_and_the_password_is_not(
 ) -> None:
     fresh = managed.fresh()
     user = f"u{secrets.token_hex(3)}"
-    fresh.server.ctl("add_user", user, "canary-pw")
-    fresh.server.ctl("set_permissions", user, ".*", ".*", ".*")
+    fresh.server.operator.add_user(user, "canary-pw")
+    fresh.server.operator.set_permissions(user, ".*", ".*", ".*")
     place = fresh.server.url.partition("@")[2]
 
     checks = fresh.look(url=f"amqp://{user}:canary-pw@{place}")

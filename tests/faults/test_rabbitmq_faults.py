@@ -158,7 +158,7 @@ def test_all_connections_closed_by_an_operator_come_back(server: RabbitMQ, broke
     publish_until_confirmed(broker, sent)
     held = collect(consumer, 3, ack=False)
 
-    server.ctl("close_all_connections", "--global", "by the test")
+    server.operator.close_connections("by the test")
     again = collect(consumer, 3, ack=False)
     consumer.ack(held)  # of the connection before: an ack with these numbers would hit other messages
 
@@ -253,13 +253,13 @@ def test_a_memory_alarm_stops_publishing_but_not_consuming(server: RabbitMQ, bro
     sent = hints("mail", 5)
     publish_until_confirmed(broker, sent)
 
-    server.ctl("set_vm_memory_high_watermark", "0.0001")
+    server.operator.set_memory_limit(0.0001)
     try:
         answers = [broker.publish(hints("mail", 2), deadline_s=0.5) for _ in range(4)]
         depth = broker.depths(["mail"])["mail"].ready
         found = collect(consumer, 5)
     finally:
-        server.ctl("set_vm_memory_high_watermark", "0.6")
+        server.operator.set_memory_limit(0.6)
 
     assert answers == [[False, False]] * 4
     assert depth >= 4
@@ -326,7 +326,7 @@ def test_while_publishers_are_blocked_a_pass_of_the_sweep_waits_for_one_deadline
         leg["note"].options(queue=f"line{number}").enqueue(number)
     leg.app.producer.relay.flush(timeout_s=LONG_S)
 
-    server.ctl("set_vm_memory_high_watermark", "0.0001")
+    server.operator.set_memory_limit(0.0001)
     try:
         until(lambda: not all(stores.broker.publish(hints("mail", 1), deadline_s=1.0)), "it is blocked")
         leg["note"].enqueue(99)
@@ -335,7 +335,7 @@ def test_while_publishers_are_blocked_a_pass_of_the_sweep_waits_for_one_deadline
         swept = sweep(stores, settings)
         took_s = time.monotonic() - began
     finally:
-        server.ctl("set_vm_memory_high_watermark", "0.6")
+        server.operator.set_memory_limit(0.6)
 
     assert (swept.markers, swept.unconfirmed) == (lines, 1), "each would have cost a deadline"
     assert took_s < lines / 2 * confirm_s
@@ -381,12 +381,12 @@ def test_a_queue_that_answers_nothing_is_told_by_who_had_a_subscription_to_it(
     assert len(collect(consumer, 1)) == 1
     member = f"{{'%2F_{namespace}.q.mail', node()}}"
 
-    server.ctl("eval", f"sys:suspend({member}).")
+    server.evaluate(f"sys:suspend({member}).")
     try:
         consumer.set_prefetch(20)  # as an idle worker changes it: one subscription ends, another begins
         until(lambda: "does not answer about queue" in (consumer.trouble or ""), "it tells what it waits for")
     finally:
-        server.ctl("eval", f"sys:resume({member}).")
+        server.evaluate(f"sys:resume({member}).")
 
     until(lambda: consumer.trouble is None, "it has its subscription again")
     sent = hints("mail", 1)
@@ -433,8 +433,8 @@ def test_a_queue_with_other_arguments_is_a_clear_error_and_is_left_alone(
 
 def test_a_user_without_rights_gets_a_clear_error(server: RabbitMQ, namespace: str) -> None:
     user = f"reader-{namespace}"
-    server.ctl("add_user", user, CANARY)
-    server.ctl("set_permissions", user, "nothing", ".*", ".*")
+    server.operator.add_user(user, CANARY)
+    server.operator.set_permissions(user, "nothing", ".*", ".*")
     broker = RabbitMQBroker(f"amqp://{user}:{CANARY}@127.0.0.1:{server.port}/", namespace=namespace)
 
     with pytest.raises(ConfigError, match="may not be used by this user") as caught:
@@ -519,7 +519,7 @@ def test_a_missing_vhost_is_named(server: RabbitMQ) -> None:
 
 
 def test_a_vhost_without_rights_is_named(server: RabbitMQ, namespace: str) -> None:
-    server.ctl("add_user", f"stranger-{namespace}", CANARY)
+    server.operator.add_user(f"stranger-{namespace}", CANARY)
 
     assert "may not use it" in trouble(f"amqp://stranger-{namespace}:{CANARY}@127.0.0.1:{server.port}/")
 
@@ -536,11 +536,11 @@ def test_a_quorum_queue_that_was_full_by_a_policy_takes_hints_again(
 ) -> None:
     """RabbitMQ 3.10 refuses a channel that it has refused once, also when there is room."""
     publish_until_confirmed(broker, hints("other", 1))
-    server.ctl("set_policy", namespace, f"^{namespace}[.]q[.]mail$", FULL, "--apply-to", "queues")
+    server.operator.set_policy(namespace, f"^{namespace}[.]q[.]mail$", FULL)
     until(lambda: broker.publish(hints("mail", 1), deadline_s=LONG_S) == [False], "it is full")
 
     publish_until_confirmed(broker, hints("other", 1))
-    server.ctl("clear_policy", namespace)
+    server.operator.clear_policy(namespace)
 
     publish_until_confirmed(broker, hints("mail", 1))
     publish_until_confirmed(broker, hints("other", 1))

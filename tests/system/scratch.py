@@ -93,6 +93,4 @@ def left_on(servers: dict[str, Any], rabbitmq: RabbitMQ, namespace: str) -> list
     engine.dispose()
     with closing(redis.Redis.from_url(servers["inflight"])) as client:
         found += [str(key) for key in client.scan_iter(match=f"*{namespace}*")]
-    for kind in ("list_queues", "list_exchanges"):
-        found += [line for line in rabbitmq.ctl(kind, "name").splitlines() if namespace in line]
-    return found
+    return [*found, *rabbitmq.operator.queues(namespace), *rabbitmq.operator.exchanges(namespace)]

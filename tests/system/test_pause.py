@@ -12,7 +12,6 @@ from tests.system.conftest import OpenLeg
 from tests.system.fleet import wait_until
 from tests.system.legs import Leg
 from workq import State
-from workq.lab.servers import RabbitMQ
 
 WHO = "eve@host"
 QUIET_S = 1.5
@@ -82,8 +81,7 @@ def test_it_survives_a_restart_of_everything_and_a_wipe_of_all_but_the_ledger(
         ledger.pauses.pause("witness", who=WHO, why="?")
         fleet.kill()
     if leg_name == "servers":
-        rabbitmq: RabbitMQ = request.getfixturevalue("rabbitmq_server")
-        rabbitmq.ctl("purge_queue", f"{leg.app.settings.namespace}.q.witness")
+        leg.lose_hints()
         with closing(redis.Redis.from_url(request.getfixturevalue("redis_server").url)) as admin:
             admin.flushall()
     with leg.fleet(processes=2, threads=2) as fleet:

@@ -375,8 +375,8 @@ class TestRabbitMQ(ServerContract):
     def test_ctl_speaks_with_this_node_alone(self, server: RabbitMQ) -> None:
         self.store(server, "counted")
 
-        assert ["word", "quorum"] in [line.split() for line in server.ctl("list_queues", "name", "type").splitlines()]
-        assert server.node in server.ctl("cluster_status")
+        told = [line.split() for line in server.ctl("list_queues", "name", "type", "leader").splitlines()]
+        assert ["word", "quorum", server.node] in told
 
     def test_what_it_evaluates_is_told_and_so_is_why_that_failed(self, server: RabbitMQ) -> None:
         assert server.evaluate("[node(), 1 + 1].") == f"['{server.node}', 2]"
@@ -384,6 +384,15 @@ class TestRabbitMQ(ServerContract):
             server.evaluate("no_such_module:call().")
         with pytest.raises(ServerFailed, match="Incomplete form"):
             server.evaluate("1 + 1")
+
+    def test_an_operator_is_told_what_is_there_and_why_the_node_refuses(self, server: RabbitMQ) -> None:
+        self.store(server, "listed")
+
+        assert server.operator.queues("wor") == ["word"]
+        assert server.operator.exchanges("amq.d") == ["amq.direct"]
+        assert server.operator.queues("no such") == []
+        with pytest.raises(ServerFailed, match=r"Validation failed.*no-such-key"):
+            server.operator.set_policy("none", "^$", '{"no-such-key":1}')
 
     def test_ctl_tells_why_it_failed(self, server: RabbitMQ) -> None:
         with pytest.raises(ServerFailed, match=r"not[_ ]found"):

@@ -16,6 +16,7 @@ from workq.lab.servers import server
 from workq.lab.servers.place import NetworkPlace
 from workq.lab.servers.programs import find_program
 from workq.lab.servers.rabbitmq_home import link_plugins
+from workq.lab.servers.rabbitmq_operator import RabbitMQOperator
 from workq.lab.servers.server import ANSWER_LIMIT_S, COMMAND_LIMIT_S, PortTakenError, Server, ServerFailed
 
 _LISTENER: Final = re.compile(r"(?:(?:stomp\.)?listeners\.ssl\.\d+|management\.tcp\.port)\s*=\s*(?:[\d.]+:)?(\d+)")
@@ -82,7 +83,7 @@ class RabbitMQ(Server):
         return f"workq-{self.port}@{self.place.host}"
 
     def ctl(self, *args: str, limit_s: float = COMMAND_LIMIT_S) -> str:
-        """Run `rabbitmqctl` against this node and return what it printed. Takes half a second.
+        """Run `rabbitmqctl` against this node and return what it printed. Takes half a second; `operator` does not.
 
         Raises:
             ServerFailed: the command failed; its message is included.
@@ -91,7 +92,12 @@ class RabbitMQ(Server):
             raise RuntimeError(f"{self.name} is not running: rabbitmqctl would start an epmd that nobody ends")
         return self._tell([self._ctl, "--quiet", *args], limit_s=limit_s)
 
-    def evaluate(self, expression: str) -> str:
+    @property
+    def operator(self) -> RabbitMQOperator:
+        """What an operator may do to this node."""
+        return RabbitMQOperator(self.evaluate)
+
+    def evaluate(self, expression: str, *, limit_s: float = COMMAND_LIMIT_S) -> str:
         """Have this node evaluate an Erlang expression, which ends with a full stop; what that is.
 
         As `rabbitmqctl eval` does it, but by a program in C, in some milliseconds instead of half a second.
@@ -103,7 +109,8 @@ class RabbitMQ(Server):
             raise RuntimeError(f"{self.name} is not running: there is nobody to evaluate anything")
         call = find_program("erl_call", package="erlang-base")
         cookie = (self.folder / ".erlang.cookie").read_text()
-        said = self._tell([call, "-c", cookie, "-n", self.node, "-e"], read=f"{expression}\n")
+        there = f"{self.place.address}:{self._dist_port}"
+        said = self._tell([call, "-c", cookie, "-address", there, "-e"], limit_s=limit_s, read=f"{expression}\n")
         done = re.fullmatch(r"\{ok, (.*)\}", said.strip(), re.DOTALL)
         if done is None:
             raise ServerFailed(f"{self.name} did not evaluate {expression}: {said.strip()}")

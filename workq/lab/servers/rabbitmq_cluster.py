@@ -19,6 +19,10 @@ NET_TICK_S: Final = 8
 _TOGETHER_S: Final = 300.0
 _ASKED_S: Final = 60.0
 _SEEN: Final = "case rabbit:is_running() of true -> length(rabbit_nodes:all_running()); _ -> 0 end."
+_HOME: Final = (
+    'case rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"{}">>)) of '
+    "{{ok, Queue}} -> node(amqqueue:get_pid(Queue)); _ -> none end."
+)
 _SETTINGS: Final = (
     "cluster_partition_handling = pause_minority",
     f"net_ticktime = {NET_TICK_S}",
@@ -57,7 +61,7 @@ class RabbitMQNode(RabbitMQ):
         deadline = time.monotonic() + _TOGETHER_S
         while True:
             try:
-                told = self.ctl("eval", _SEEN, limit_s=_ASKED_S)
+                told = self.evaluate(_SEEN, limit_s=_ASKED_S)
             except (ServerFailed, subprocess.TimeoutExpired):  # one that comes back may answer nobody for a while
                 told = "0"
             if int(told) == count:
@@ -111,14 +115,13 @@ class RabbitMQCluster:
     def home_of(self, queue: str) -> RabbitMQNode | None:
         """The node that has a classic queue of the default virtual host, as a node that runs knows it."""
         asked = next(node for node in self.nodes if node.is_running)
-        places = asked.ctl("list_queues", "name", "pid", "--no-table-headers").splitlines()
-        found = [node for node in self.nodes for line in places if line.startswith(f"{queue}\t") and node.node in line]
-        return found[0] if found else None
+        told = asked.evaluate(_HOME.format(queue))
+        return next((node for node in self.nodes if node.node in told), None)
 
     def leader_of(self, queue: str) -> RabbitMQNode | None:
         """The node that leads a quorum queue of the default virtual host, as a node that runs knows it."""
         asked = next(node for node in self.nodes if node.is_running)
-        told = asked.ctl("eval", f'ra_leaderboard:lookup_leader(list_to_atom("%2F_{queue}")).')
+        told = asked.evaluate(f'ra_leaderboard:lookup_leader(list_to_atom("%2F_{queue}")).')
         return next((node for node in self.nodes if node.node in told), None)
 
     def stop(self) -> None:

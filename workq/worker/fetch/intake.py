@@ -282,7 +282,8 @@ class Intake(ABC):
         raises, the next round goes on where this one stopped.
 
         Raises:
-            LeaseLost: the store knows no live lease of ours; a beat tells whether we were reaped. Unavailable: a store is away; call again a little later.
+            LeaseLost: the store knows no live lease of ours; a beat tells whether we were reaped.
+            Unavailable: a store is away; call again a little later.
         """
 
     def room(self) -> int:
