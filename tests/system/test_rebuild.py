@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from workq import State
 from workq.broker import Hint
 from workq.config import BINARY, LEDGER
 from workq.errors import BrokerUnavailable
+from workq.lab.proxy import FaultProxy
 from workq.lab.servers import RabbitMQ
 from workq.recovery.rebuild import BATCH, Rebuilt, rebuild
 from workq.recovery.sweep import sweep
@@ -36,6 +38,13 @@ def workq(leg: Leg, *args: str, env: dict[str, str] | None = None) -> tuple[int,
 def own(mortal_rabbitmq: RabbitMQ) -> RabbitMQ:
     """A RabbitMQ that the test may wipe."""
     return mortal_rabbitmq
+
+
+@pytest.fixture
+def way(rabbitmq_server: RabbitMQ) -> Iterator[FaultProxy]:
+    """The way to the run's RabbitMQ, which may be cut."""
+    with FaultProxy.before(rabbitmq_server.url) as proxy:
+        yield proxy
 
 
 @pytest.mark.parametrize("ladder", [BINARY, LEDGER])
@@ -171,9 +180,10 @@ def takes_hints(leg: Leg, task_id: str) -> bool:
 
 
 def test_a_broker_that_goes_away_in_the_middle_is_told_and_another_rebuild_ends_it(
-    own: RabbitMQ, open_leg: OpenLeg
+    way: FaultProxy, rabbitmq_server: RabbitMQ, open_leg: OpenLeg
 ) -> None:
-    own_leg = open_leg("servers", broker=own.url)  # a machine may stand still for longer than a fifth of the timeouts
+    # a machine may stand still for longer than a fifth of the timeouts
+    own_leg = open_leg("servers", broker=way.url(rabbitmq_server.url))
     stores, settings = own_leg.app.stores, own_leg.app.settings
     clockwork(own_leg).clock_offset_s = -600.0
     ids = record_unpublished(stores.ledger, own_leg, 3 * BATCH)
@@ -181,12 +191,12 @@ def test_a_broker_that_goes_away_in_the_middle_is_told_and_another_rebuild_ends_
     done = Rebuilt()
 
     def told(so_far: Rebuilt) -> None:
-        own.wait_registered(f"{settings.namespace}.q.witness")
-        own.kill()
+        way.refuse()
+        way.reset()
 
     with pytest.raises(BrokerUnavailable, match="workq rebuild"):
         rebuild(stores, settings, told=told, done=done)
-    own.start()
+    way.heal()
     wait_until(lambda: takes_hints(own_leg, ids[0]), timeout_s=60, what="the queue takes hints again")
     first: dict[str, Any] = {"tasks": done.tasks}
     clockwork(own_leg).clock_offset_s = 60.0  # the reservation of what it had in hand is over

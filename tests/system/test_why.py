@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pika
 import pytest
@@ -16,6 +15,7 @@ from tests.system.legs import Leg
 from workq.diagnose.why import why
 from workq.diagnose.why.look import Code, Why
 from workq.inflight import Entry
+from workq.lab.proxy import FaultProxy
 from workq.lab.servers import RabbitMQ, Redis, start_redis
 from workq.values.codec import new_task_id
 from workq.values.incarnation import Incarnation
@@ -99,28 +99,23 @@ def test_a_held_task_and_a_task_that_ended_are_told_alike_on_both_legs(leg: Leg)
 # -- what exists on servers only
 
 
-@dataclass
-class Own:
-    """Servers that this module may kill."""
-
-    rabbitmq: RabbitMQ
-    redis: Redis
-
-
 @pytest.fixture(scope="module")
-def redis_of_module(private: Private) -> Iterator[Redis]:
+def mortal_redis(private: Private) -> Iterator[Redis]:
+    """One that this module may kill."""
     with private(start_redis) as server:
         yield server
 
 
 @pytest.fixture
-def own(mortal_rabbitmq: RabbitMQ, redis_of_module: Redis) -> Own:
-    return Own(mortal_rabbitmq, redis_of_module)
+def way(rabbitmq_server: RabbitMQ) -> Iterator[FaultProxy]:
+    """The way to the run's RabbitMQ, which may end."""
+    with FaultProxy.before(rabbitmq_server.url) as proxy:
+        yield proxy
 
 
 @pytest.fixture
-def servers(own: Own, open_leg: OpenLeg) -> Leg:
-    return open_leg("servers", divide=5.0, broker=own.rabbitmq.url, inflight=own.redis.url)
+def servers(way: FaultProxy, rabbitmq_server: RabbitMQ, mortal_redis: Redis, open_leg: OpenLeg) -> Leg:
+    return open_leg("servers", divide=5.0, broker=way.url(rabbitmq_server.url), inflight=mortal_redis.url)
 
 
 def published(leg: Leg) -> str:
@@ -135,17 +130,13 @@ def published(leg: Leg) -> str:
     return task_id
 
 
-def test_while_rabbitmq_is_away_the_reason_says_so_for_hints_inside_and_outside(own: Own, servers: Leg) -> None:
+def test_while_rabbitmq_is_away_the_reason_says_so_for_hints_inside_and_outside(way: FaultProxy, servers: Leg) -> None:
     join(servers)
     inside = published(servers)
-    own.rabbitmq.wait_registered(f"{servers.app.settings.namespace}.q.witness")
-    own.rabbitmq.kill()
-    try:
-        outside = str(servers["note"].enqueue(1).id)
+    way.stop()  # nothing listens there any more
+    outside = str(servers["note"].enqueue(1).id)
 
-        in_there, out_here = reason(servers, inside), reason(servers, outside)
-    finally:
-        own.rabbitmq.start()
+    in_there, out_here = reason(servers, inside), reason(servers, outside)
 
     assert in_there.code is Code.BROKER_AWAY
     assert "nothing listens" in in_there.reason
@@ -153,15 +144,15 @@ def test_while_rabbitmq_is_away_the_reason_says_so_for_hints_inside_and_outside(
     assert "the broker does not answer from here" in out_here.reason
 
 
-def test_while_redis_is_away_nothing_starts_and_the_reason_says_so(own: Own, servers: Leg) -> None:
+def test_while_redis_is_away_nothing_starts_and_the_reason_says_so(mortal_redis: Redis, servers: Leg) -> None:
     join(servers)
     task_id = published(servers)
     later = servers["note"].options(delay_s=600.0).enqueue(1).id
-    own.redis.kill()
+    mortal_redis.kill()
     try:
         found, still_early = reason(servers, task_id), reason(servers, later)
     finally:
-        own.redis.start()
+        mortal_redis.start()
 
     assert found.code is Code.INFLIGHT_AWAY
     assert "nothing listens" in found.reason
