@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from confluent_kafka import (
@@ -58,13 +58,11 @@ class ScratchTopics:
         """Do once what a run does, to a topic and a group of its namespace, so that no run fails in its middle."""
         topic = f"{self._prefix}rights"
         self._result(self._admin.create_topics([NewTopic(topic, 1)], operation_timeout=ASK_S)[topic])
-        asked = self._admin.describe_topics(TopicCollection([topic]), include_authorized_operations=True)
-        found = self._result(asked[topic], ignored=MISSING)  # a moment later all nodes know of it
-        if found is not None and (missing := lacking(found, _WANTED)):
+        ends = time.monotonic() + ASK_S
+        if missing := self._lacking(topic, ends):
             left = f", and {topic} stays there" if AclOperation.DELETE.name in missing else ""
             why = f"broker: this user may not {' and '.join(missing)} the topic {topic}{left}"
             raise ConfigError(f"{why}. {self._grant}")
-        ends = time.monotonic() + ASK_S
         while not self._commit(topic):
             if time.monotonic() > ends:
                 raise BrokerUnavailable(f"broker: Kafka kept no offset of the group {self._names.group}")
@@ -104,6 +102,17 @@ class ScratchTopics:
                 time.sleep(REST_S)
             else:
                 return
+
+    def _lacking(self, topic: str, ends: float) -> Sequence[str]:
+        """What this user may not do with a topic that was made just now: a moment later all nodes know of it."""
+        while True:
+            asked = self._admin.describe_topics(TopicCollection([topic]), include_authorized_operations=True)
+            found = self._result(asked[topic], ignored=MISSING)
+            if found is not None:
+                return lacking(found, _WANTED)
+            if time.monotonic() > ends:
+                raise BrokerUnavailable(f"broker: Kafka has made the topic {topic}, and knows nothing of it")
+            time.sleep(REST_S)
 
     def _commit(self, topic: str) -> bool:
         """Commit an offset as the group; False: Kafka has not heard of the topic, or has no coordinator, yet."""
