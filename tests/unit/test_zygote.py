@@ -84,7 +84,8 @@ import psutil  # workq.demo: this process may start others
 
 ask = "import os; print(os.environ['MARK'], os.getppid()); sys = __import__('sys'); print('more', file=sys.stderr)"
 done = subprocess.run([sys.executable, "-c", ask], env={**os.environ, "MARK": "child"}, capture_output=True, text=True)
-child = subprocess.Popen([sys.executable, "-m", "workq", "sweep", "--every", "60s"], env={**os.environ, "MARK": "kid"})
+waits = "import time; time.sleep(600)"
+child = subprocess.Popen([sys.executable, "-c", waits], env={**os.environ, "MARK": "kid"})
 known = {one.pid: one.environ()["MARK"] for one in psutil.Process().children()}
 child.kill()
 mine = psutil.Process().environ()["MARK"]
@@ -94,7 +95,7 @@ sys.exit(7)
 
 
 def test_what_was_forked_is_known_by_its_environment_and_has_what_it_starts_forked_too(tmp_path: Path) -> None:
-    env = {**zygote().env, "WORKQ_LEDGER_URL": f"sqlite:///{tmp_path}/q.db", "MARK": "parent"}
+    env = {**zygote().env, "MARK": "parent"}
 
     with Forked(
         [sys.executable, "-c", _STARTS_ANOTHER], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True
