@@ -32,6 +32,7 @@ KNOWN: Final = OF_SETTINGS | {
     "WORKQ_DEMO_FOLDER",
     "WORKQ_SCRATCH_FOLDER",
     # of docker-compose.yml
+    "WORKQ_KAFKA_PORT",
     "WORKQ_MYSQL_DB",
     "WORKQ_MYSQL_PASSWORD",
     "WORKQ_MYSQL_PORT",
