@@ -353,7 +353,7 @@ def test_a_ledger_that_is_slow_to_answer_is_asked_more_rarely(
     assert polling.is_due("away", is_wide=True, is_free=True)
 
 
-def test_why_nothing_arrives_is_told_once_in_each_interval_though_the_reasons_take_turns(
+def test_each_reason_why_nothing_arrives_is_told_at_once_and_then_once_in_each_interval(
     process: Process, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(process.consumer, "fetch", lambda **_: [])
@@ -365,7 +365,10 @@ def test_why_nothing_arrives_is_told_once_in_each_interval_though_the_reasons_ta
     told = [vars(one) for one in caplog.records if one.msg == "worker.nothing_arrives"]
     assert [(one["reason"], one["count"]) for one in told] == [
         ("node 0 is away", 1),
-        ("node 1 is away", 9),
-        ("node 1 is away", 10),
-        ("node 1 is away", 10),
+        ("node 1 is away", 1),
+        ("node 0 is away", 4),
+        ("node 1 is away", 4),
+        ("node 0 is away", 5),
+        ("node 1 is away", 5),
+        ("node 0 is away", 5),
     ]

@@ -346,14 +346,6 @@ class Intake(ABC):
         False when neither could be written: then it must be reaped instead of leaving in order.
         """
 
-    def _tell_trouble(self, trouble: str) -> None:
-        """Nothing arrives: a line in each interval, with the newest reason: nodes may give different ones in turn."""
-
-        def write(count: int) -> None:
-            log.warning("worker.nothing_arrives", extra={"reason": trouble, "count": count})
-
-        self._seldom.note("nothing arrives", write)
-
     def _fetch_what_is_open(self) -> None:
         """No hints of a paused queue, and those of each band that is in use."""
         if self._pauses.has_changed():

@@ -51,7 +51,7 @@ class OneDatabase(Intake):
             if taken is not None:
                 self._take(taken)
         if self._claimer.trouble is not None:
-            self._tell_trouble(self._claimer.trouble)
+            self._seldom.warning("worker.nothing_arrives", reason=self._claimer.trouble)
         return 0.0
 
     def give_back(self) -> bool:

@@ -115,7 +115,7 @@ class ThreeStores(Intake):
         deliveries = self._consumer.fetch(ids_max=room, wait_s=0.0 if has_more else self._idle_s())
         trouble = self._consumer.trouble
         if trouble is not None:
-            self._tell_trouble(trouble)
+            self._seldom.warning("worker.nothing_arrives", reason=trouble)
         if deliveries:
             self._heard_at = self._clock()
             self._consumer.set_prefetch(self._prefetch.grow(deliveries, self._ahead()))
