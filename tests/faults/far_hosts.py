@@ -122,6 +122,9 @@ def far_network() -> Iterator[FarNetwork]:
         for at, store in enumerate(STORES):
             bridge = f"{network.mark}b{at}"
             ip("link", "add", bridge, "type", "bridge")
+            # one of its own: it would take the least of its ports', and where that port is down when a lesser one
+            # comes, whoever knows the old address hears nothing for a minute
+            ip("link", "set", bridge, "address", f"02:00:00:00:00:{at + 1:02x}")
             ip("addr", "add", f"{network.address(store)}/24", "dev", bridge)
             ip("link", "set", bridge, "up")
         yield network
