@@ -73,7 +73,7 @@ def _sharing() -> Any:
 
     class Sharing(Connection):
         def _create_ssl_ctx(self, options: Any) -> Any:
-            make = super()._create_ssl_ctx  # type: ignore[misc]
+            make = super()._create_ssl_ctx  # type: ignore[misc]  # its stubs leave out what is private
             if options:
                 return make(options)
             if not unasked:
