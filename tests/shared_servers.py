@@ -28,10 +28,9 @@ class SharedRabbitMQ(RabbitMQ):
 
     def first_start(self) -> Self:
         super().first_start()
-        user = f'rabbit_auth_backend_internal:add_user(<<"secured">>, <<"{CANARY}">>, <<"tests">>)'
-        words = ", ".join(f'<<"{word}">>' for word in ("secured", "/", ".*", ".*", ".*", "tests"))
         try:
-            self.evaluate(f"ok = {user}, ok = rabbit_auth_backend_internal:set_permissions({words}).")
+            self.operator.add_user("secured", CANARY)
+            self.operator.set_permissions("secured", ".*", ".*", ".*")
         except BaseException:  # an interrupt too: no server is left behind
             self.stop()
             raise
