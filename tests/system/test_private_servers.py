@@ -62,9 +62,9 @@ def wait_until(true: Callable[[], bool], what: str) -> None:
         time.sleep(0.01)
 
 
-def choose_first(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if somebody took this port just after we saw it free."""
-    free_port, taken = server.free_port, iter([port])
+def choose_first(port: int, monkeypatch: pytest.MonkeyPatch, *more: int) -> None:
+    """As if somebody took this port, and more that are chosen after it, just after we saw them free."""
+    free_port, taken = server.free_port, iter([port, *more])
     monkeypatch.setattr(server, "free_port", lambda: next(taken, None) or free_port())
 
 
@@ -371,6 +371,18 @@ class TestRabbitMQ(ServerContract):
         parameters.stack_timeout = 1
         parameters.blocked_connection_timeout = 1
         return pika.BlockingConnection(parameters)
+
+    def test_a_port_for_other_nodes_that_somebody_took_leads_to_another_try(
+        self, private: Private, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with socket.socket() as somebody:
+            somebody.bind(("127.0.0.1", 0))
+            somebody.listen()
+            choose_first(server.free_port(), monkeypatch, somebody.getsockname()[1])
+
+            with private(self.starter) as found:
+                assert found.is_running
+                assert found._dist_port != somebody.getsockname()[1]
 
     def test_ctl_speaks_with_this_node_alone(self, server: RabbitMQ) -> None:
         self.store(server, "counted")

@@ -31,7 +31,9 @@ COMMAND_LIMIT_S = 180.0
 """How long one command of an operator may take: `rabbitmqctl` has needed more than a minute on a busy machine."""
 
 _PORT_TAKEN = re.compile(
-    r"address already in use|eaddrinuse|port \d+ (?:is )?in use|already in use by another", re.IGNORECASE
+    r"address already in use|eaddrinuse|port \d+ (?:is )?in use|already in use by another"
+    r"|could not bind to distribution port",  # RabbitMQ's, for other nodes
+    re.IGNORECASE,
 )
 _PORT_TRIES = 5
 
