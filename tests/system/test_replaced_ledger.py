@@ -7,9 +7,11 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 from sqlalchemy import select
 
@@ -150,6 +152,20 @@ def has_swept(wq: WorkQueue) -> bool:
     return database_of(wq).ask(lambda tx: tx.execute(passes).first()) is not None
 
 
+@contextmanager
+def stopped(processes: Sequence[Forked]) -> Iterator[None]:
+    """They and their children stand still: who opens a file while what is beside it is deleted makes that anew."""
+    each = [psutil.Process(process.pid) for process in processes]
+    each += [child for one in each for child in one.children(recursive=True)]
+    for one in each:
+        one.suspend()
+    try:
+        yield
+    finally:
+        for one in each:
+            one.resume()
+
+
 @pytest.mark.parametrize("harm", [take_away, replace, take_log])
 def test_a_worker_and_a_sweep_say_so_and_end_with_4_and_make_no_ledger(
     folder: Path, harm: Callable[[Path], None]
@@ -178,7 +194,8 @@ def test_a_worker_and_a_sweep_say_so_and_end_with_4_and_make_no_ledger(
             workers = wq.stores.ledger.questions.workers
             wait_until(lambda: workers() != [], timeout_s=BOUND_S, what="the worker has joined")
         started.reverse()
-        harm(folder)
+        with stopped(started):
+            harm(folder)
 
         ended = [process.communicate(timeout=BOUND_S)[1] for process in started]
     finally:
