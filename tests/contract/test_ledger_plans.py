@@ -323,6 +323,32 @@ class TestPostgreSQL:
                 assert max(node["Actual Rows"] for node in nodes) <= 1, statement
         database.close()
 
+    def test_some_of_many_due_tasks_are_found_without_reading_all_of_them(self, postgres_server: PostgreSQL) -> None:
+        """Each process without hints asks so, again and again; a backlog was written since the last ANALYZE."""
+        database = Database(postgres_server.create_database())
+        every_table(database.tables).create_all(database.engine)
+        ledger = Ledger(database, SLICES)
+        with database.engine.begin() as connection:
+            connection.exec_driver_sql("ALTER TABLE workq_task SET (autovacuum_enabled = false)")
+            connection.exec_driver_sql("ANALYZE workq_task")
+        for _ in range(30):
+            ledger.tasks.record([NewTask(codec.new_task_id(), "act", "q", "{}") for _ in range(100)])
+        stage = Stage(ledger, database, [], [])
+        listen(database, lambda statement, parameters: stage.sent.append((statement, parameters)))
+
+        assert len(ledger.due_tasks.oldest(["q"], limit=100, after={})) == 100
+
+        read: list[float] = []
+        with database.engine.connect() as connection:
+            for statement, parameters in list(stage.sent):
+                if statement.startswith("SET "):
+                    connection.exec_driver_sql(statement)
+                    continue
+                found = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", parameters)
+                read += [node["Actual Rows"] for node in self.nodes(found.scalar_one()[0]["Plan"])]
+        database.close()
+        assert 100 <= max(read) <= 201, "what is due at the same moment is sorted by its id"
+
     def explained_in_turn(self, stage: Stage) -> list[tuple[str, str]]:
         """The indexes that were used, each with its condition. What was set between the statements is set here, too."""
         found: list[tuple[str, str]] = []

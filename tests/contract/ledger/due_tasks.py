@@ -75,3 +75,20 @@ class DueTasksContract(Steps):
             return [one.task_id for one in ledger.due_tasks.oldest(["default"], limit=9, after={}, for_s=for_s)]
 
         assert (due(0.0), due(1.5), due(4.0)) == ([*older, *newer], older, [])
+
+    def test_the_newest_of_them_are_read_a_page_at_a_time_too(self, ledger: Ledger, clock: Clock) -> None:
+        ids = self.record(ledger, 3)
+        clock.forward(2.0)
+        ids += self.record(ledger, 2)
+        other = self.record(ledger, queue="other")
+        clock.forward(2.0)
+        self.record(ledger)
+        found: list[DueTask] = []
+        for _ in range(3):
+            before = {"default": found[-1]} if found else {}
+            found += ledger.due_tasks.newest(["default"], limit=2, before=before, for_s=1.0)
+
+        assert sorted(one.task_id for one in found) == sorted(ids)
+        assert found == sorted(found, reverse=True)
+        rows = ledger.due_tasks.newest(["default", "other"], limit=9, before={"default": found[-1]}, for_s=1.0)
+        assert [one.task_id for one in rows] == other, "each line has a place of its own"
