@@ -20,8 +20,9 @@ from workq.ledger import Evidence, Unpublished
 from workq.ledger.due_tasks import DueTask
 from workq.recovery.reap import end_worker
 from workq.recovery.swept import Swept
+from workq.values import codec
 from workq.worker.fetch import fallback_polling, three_stores
-from workq.worker.fetch.fallback_polling import ASK_EVERY_S, SOON_S, SPREAD, TELL_EVERY_S, FallbackPolling
+from workq.worker.fetch.fallback_polling import ASK_EVERY_S, DUE_S, SOON_S, SPREAD, TELL_EVERY_S, FallbackPolling
 from workq.worker.fetch.three_stores import GIVE_BACK_AFTER_S
 
 ONCE_S = ASK_EVERY_S * (1.0 + SPREAD) + 0.1
@@ -267,6 +268,78 @@ def test_where_parts_of_queues_have_owners_who_is_idle_takes_what_waits_behind_o
     assert process.intake.give_back()
     [event] = process.stores.ledger.questions.happened(("polled",), within_s=1e6, limit=10)
     assert event.detail == {"tasks": len(ids)}, "and no reason: the broker was there"
+
+
+def test_where_parts_of_queues_have_owners_who_begins_asks_at_once_and_then_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EmbeddedBroker, "has_owners", True)
+    with opened(tmp_path) as process:
+        monkeypatch.setattr(process.consumer, "fetch", lambda **_: [])
+        clock = Clock(process.stores.ledger.database)
+        [early] = tasks(process, 1)
+        clock.forward(DUE_S)
+        process.rounds(2)
+        assert process.runs() == {early}
+
+        process.end(early)
+        process.rounds()
+        [late] = tasks(process, 1)
+        clock.forward(DUE_S)
+        process.forward(ASK_EVERY_S - 0.1)
+        process.rounds()
+        assert process.runs() == set()
+        process.forward(SPREAD + 0.2)
+        process.rounds()
+        assert process.runs() == {late}
+
+
+def test_who_takes_what_waits_behind_others_goes_on_from_the_newest(with_owners: Process) -> None:
+    """Owners come from the oldest; and once in a second or so the oldest may be what an owner does not come to."""
+    process = with_owners
+    ids = tasks(process, 4 * THREADS)
+    Clock(process.stores.ledger.database).forward(DUE_S)
+    found: list[set[str]] = []
+    for wait_s in (ONCE_S, 0.0, ONCE_S):
+        process.forward(wait_s)
+        process.rounds()
+        found.append(process.runs())
+        process.end(*process.runs())
+
+    assert found == [set(ids[:THREADS]), set(ids[-THREADS:]), set(ids[THREADS : 2 * THREADS])]
+
+
+def test_while_no_hint_reaches_anybody_what_is_due_starts_from_the_oldest(process: Process, away: Away) -> None:
+    ids = tasks(process, 2 * THREADS)
+    asks(process)
+    process.end(*process.runs())
+    process.forward(SOON_S)
+    process.rounds()
+    assert process.runs() == set(ids[THREADS:])
+    later = tasks(process, 2 * THREADS)
+    process.end(*process.runs())
+    process.forward(SOON_S)
+    process.rounds()
+    assert process.runs() == set(later[:THREADS])
+
+
+@pytest.mark.parametrize(("count", "asks_at_once"), [(PAGE, True), (1, False)])
+def test_where_parts_of_queues_have_owners_who_hears_no_more_after_many_hints_asks_at_once(
+    count: int, asks_at_once: bool, with_owners: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own part has run dry, and those of others may hold more."""
+    process = with_owners
+    process.rounds()
+    [behind] = tasks(process, 1)
+    Clock(process.stores.ledger.database).forward(DUE_S)
+    gone = tuple(codec.new_task_id() for _ in range(count))
+    arrived = iter([[Delivery(None, "default", gone)]])
+    monkeypatch.setattr(process.consumer, "fetch", lambda **_: next(arrived, []))
+    monkeypatch.setattr(process.consumer, "ack", lambda _deliveries: None)
+
+    process.rounds()
+
+    assert process.runs() == ({behind} if asks_at_once else set())
 
 
 class Dies(BaseException):
