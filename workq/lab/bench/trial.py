@@ -36,6 +36,8 @@ from workq.values.plural import counted
 
 RATE: Final = 200
 """Tasks a second, one by one, while latency is measured."""
+WARM_S: Final = 5.0
+"""For so long tasks come at that rate before latency counts: on Kafka the partitions are dealt out meanwhile."""
 KILL_TASKS: Final = 2_000
 KILL_SLEEP_S: Final = 0.005
 KILL_AT: Final = 0.3
@@ -223,19 +225,17 @@ class _BenchTrial:
 
     def _latency(self) -> None:
         """From the instant in which a task should be enqueued to its start, at a steady rate that keeps nobody busy."""
-        warmed = self._numbers(1)
-        numbers = self._numbers(int(RATE * self.wishes.latency_s))
+        warmed, numbers = self._numbers(int(RATE * WARM_S)), self._numbers(int(RATE * self.wishes.latency_s))
         with self._workers():
             self.nothing.enqueue(warmed[0], tasks.PAD)
-            self._wait(lambda: self.records.starts(warmed), 1)
-            time.sleep(1.0)  # the other process, too
-            began = time.monotonic()
-            for place, number in enumerate(numbers):
-                time.sleep(max(0.0, began + place / RATE - time.monotonic()))
+            self._wait(lambda: self.records.starts(warmed[:1]), 1)
+            began = time.monotonic() - 1 / RATE
+            for number in (*warmed[1:], *numbers):
+                time.sleep(max(0.0, began + (number - warmed[0]) / RATE - time.monotonic()))
                 self.nothing.enqueue(number, tasks.PAD)
             starts = self._wait(lambda: self.records.starts(numbers), len(numbers))
             self._sustained()
-        late = sorted(one.at - began - (one.number - numbers[0]) / RATE for one in starts)
+        late = sorted(one.at - began - (one.number - warmed[0]) / RATE for one in starts)
         self._note("latency_p50_ms", 1e3 * late[len(late) // 2])
         self._note("latency_p99_ms", 1e3 * late[int(0.99 * len(late))])
 
