@@ -162,7 +162,7 @@ def settle_without_the_fence() -> Any:
     """Neither attempt nor token: `state = 'running'` alone."""
     original = Outcomes.settle_statement
 
-    def statement(self: Any, kind: type, *, is_bulk: bool = False) -> Any:
+    def statement(self: Outcomes, kind: type, *, is_bulk: bool = False) -> Any:
         return without(original(self, kind, is_bulk=is_bulk), "b_token", "b_attempt")
 
     return replaced(Outcomes, "settle_statement", statement)
@@ -173,7 +173,7 @@ def settle_without_the_token() -> Any:
     """The attempt alone: a ledger that was restored from a backup uses its numbers again."""
     original = Outcomes.settle_statement
 
-    def statement(self: Any, kind: type, *, is_bulk: bool = False) -> Any:
+    def statement(self: Outcomes, kind: type, *, is_bulk: bool = False) -> Any:
         return without(original(self, kind, is_bulk=is_bulk), "b_token")
 
     return replaced(Outcomes, "settle_statement", statement)
@@ -184,7 +184,7 @@ def settle_without_the_state() -> Any:
     """A settlement that is repeated, or late, overwrites."""
     original = Outcomes.settle_statement
 
-    def statement(self: Any, kind: type, *, is_bulk: bool = False) -> Any:
+    def statement(self: Outcomes, kind: type, *, is_bulk: bool = False) -> Any:
         return without(original(self, kind, is_bulk=is_bulk), "state")
 
     return replaced(Outcomes, "settle_statement", statement)
@@ -194,7 +194,7 @@ def settle_without_the_state() -> Any:
 def the_token_is_made_once_for_a_process() -> Any:
     original = Claims.claim
 
-    def claim(self: Any, task_ids: Any, *, by: str) -> Any:
+    def claim(self: Claims, task_ids: Any, *, by: str) -> Any:
         with mock.patch("workq.ledger.claims.secrets.token_hex", return_value=by[:32].ljust(32, "0")):
             return original(self, task_ids, by=by)
 
@@ -226,7 +226,7 @@ def claim_without_looking_whether_its_queue_is_paused() -> Any:
 def a_worker_never_serves_a_queue_again_that_was_paused() -> Any:
     original = ServedLanes.has_changed
 
-    def has_changed(self: Any) -> bool:
+    def has_changed(self: ServedLanes) -> bool:
         before = self.open
         changed = original(self)
         self.open = tuple(queue for queue in self.open if queue in before)
@@ -239,7 +239,7 @@ def a_worker_never_serves_a_queue_again_that_was_paused() -> Any:
 def the_hint_of_a_paused_task_is_dropped() -> Any:
     original = RefusedHints.judge
 
-    def judge(self: Any, missed: Any, looks: Any) -> Any:
+    def judge(self: RefusedHints, missed: Any, looks: Any) -> Any:
         missed = list(missed)
         judged = original(self, [one for one in missed if one[0] not in looks or not looks[one[0]].is_paused], looks)
         return judged if len(missed) == 0 else replace(judged, is_paused=any(one.is_paused for one in looks.values()))
@@ -261,7 +261,7 @@ def people_decide_about_what_runs() -> Any:
 def reschedule_leaves_the_hint_that_it_has() -> Any:
     original = Decisions.reschedule
 
-    def reschedule(self: Any, task_id: str, **given: Any) -> Any:
+    def reschedule(self: Decisions, task_id: str, **given: Any) -> Any:
         hint = original(self, task_id, **given)
         t = self.database.tables.task
         stays = update(t).where(t.c.id == task_id, t.c.published_at.is_(None)).values(published_at=t.c.created_at)
@@ -273,7 +273,7 @@ def reschedule_leaves_the_hint_that_it_has() -> Any:
 
 @mutant
 def claim_without_looking_at_the_state() -> Any:
-    def statement(self: Any, **_has_permit: Any) -> Any:
+    def statement(self: Claims, **_has_permit: Any) -> Any:
         t, now = self.database.tables.task, self.database.now
         claimed = {"token": bindparam("b_token"), "worker": bindparam("b_by"), "started_at": now()}
         return (
@@ -289,7 +289,7 @@ def claim_without_looking_at_the_state() -> Any:
 def claim_for_an_incarnation_that_is_not_live() -> Any:
     original = Claims._claim_statement
 
-    def statement(self: Any, **has_permit: Any) -> Any:
+    def statement(self: Claims, **has_permit: Any) -> Any:
         return _without_exists(original(self, **has_permit))
 
     return replaced(Claims, "_claim_statement", statement)
@@ -341,7 +341,7 @@ def _host_clock(*ops: str) -> Iterator[None]:
 def ack_before_the_hold() -> Any:
     original = ThreeStores._hold
 
-    def hold(self: Any) -> None:
+    def hold(self: ThreeStores) -> None:
         self._consumer.ack(self._unheld)
         original(self)
 
@@ -352,7 +352,7 @@ def ack_before_the_hold() -> Any:
 def ack_although_the_hold_failed() -> Any:
     original = ThreeStores._hold
 
-    def hold(self: Any) -> None:
+    def hold(self: ThreeStores) -> None:
         deliveries = self._unheld
         try:
             original(self)
@@ -367,20 +367,16 @@ def ack_although_the_hold_failed() -> Any:
 def a_split_page_loses_its_rest() -> Any:
     original = ThreeStores._split
 
-    def split(self: Any, deliveries: Any, room: int) -> Any:
-        publish = self._publish
-        self._publish = lambda hints: True
-        try:
+    def split(self: ThreeStores, deliveries: Any, room: int) -> Any:
+        with mock.patch.object(self, "_publish", return_value=True):
             return original(self, deliveries, room)
-        finally:
-            self._publish = publish
 
     return replaced(ThreeStores, "_split", split)
 
 
 @mutant
 def what_is_given_back_is_released_without_a_hint() -> Any:
-    def give_back(self: Any, rows: Any) -> bool:
+    def give_back(self: ThreeStores, rows: Any) -> bool:
         self._let_go(rows)
         return True
 
@@ -394,7 +390,7 @@ def what_is_given_back_is_released_without_a_hint() -> Any:
 def directly_a_page_that_is_cut_loses_its_rest() -> Any:
     original = DirectConsumer.conclude
 
-    def conclude(self: Any, *args: Any) -> Any:
+    def conclude(self: DirectConsumer, *args: Any) -> Any:
         self._step.rows += list(self._step.rests)
         self._step.rests = {}
         return original(self, *args)
@@ -406,7 +402,7 @@ def directly_a_page_that_is_cut_loses_its_rest() -> Any:
 def directly_hints_that_were_not_granted_are_removed_without_a_look() -> Any:
     original = DirectConsumer.conclude
 
-    def conclude(self: Any, *args: Any) -> Any:
+    def conclude(self: DirectConsumer, *args: Any) -> Any:
         self._step.judge = lambda missed, looks: ()
         return original(self, *args)
 
@@ -417,7 +413,7 @@ def directly_hints_that_were_not_granted_are_removed_without_a_look() -> Any:
 def directly_hints_stay_although_their_tasks_were_claimed() -> Any:
     original = DirectConsumer.conclude
 
-    def conclude(self: Any, *args: Any) -> Any:
+    def conclude(self: DirectConsumer, *args: Any) -> Any:
         self._step.rows = []
         return original(self, *args)
 
@@ -445,9 +441,9 @@ def what_was_unknown_once_is_forgotten() -> Any:
     """The first look decides."""
     original = Holds.return_forgotten
 
-    def return_forgotten(self: Any) -> Any:
+    def return_forgotten(self: Holds) -> Any:
         self._calls_then = frozenset()
-        self._forgotten = frozenset(self._ledger.claimed_by(self._by).items())
+        self._forgotten = frozenset(self._ledger.workers.claimed_by(self._by).items())
         return original(self)
 
     return replaced(Holds, "return_forgotten", return_forgotten)
@@ -472,7 +468,7 @@ def inbound_headers_are_copied() -> Any:
             passed.update(dict.fromkeys(message.ids, message.passes))
             return delivery(message)
 
-        def begin(self: Any, *args: Any, **kwargs: Any) -> None:
+        def begin(self: broker.SimBroker, *args: Any, **kwargs: Any) -> None:
             init(self, *args, **kwargs)
             self.inherited = lambda hint: max([passed.get(one, 0) for one in hint.task_ids], default=0)
 
@@ -489,7 +485,7 @@ def inbound_headers_are_copied() -> Any:
 def publish_before_the_commit() -> Any:
     original = Producer.record
 
-    def record(self: Any, tasks: Any, *, connection: Any = None) -> Any:
+    def record(self: Producer, tasks: Any, *, connection: Any = None) -> Any:
         self.relay.offer([Unpublished(task.id, task.queue, 0, task.delay_s) for task in tasks])
         self.relay.relay_once()
         return original(self, tasks, connection=connection)
@@ -499,7 +495,7 @@ def publish_before_the_commit() -> Any:
 
 @mutant
 def publish_in_a_transaction_of_the_caller_at_once() -> Any:
-    def offer(self: Any, connection: Any, rows: Any) -> None:
+    def offer(self: Producer, connection: Any, rows: Any) -> None:
         self.relay.offer(rows)
         self.relay.relay_once()
 
@@ -535,7 +531,7 @@ def the_sweep_does_not_relay() -> Any:
 def the_hint_of_a_retry_before_the_ledger() -> Any:
     original = Settler.settle_once
 
-    def settle_once(self: Any) -> float:
+    def settle_once(self: Settler) -> float:
         rows = [
             Unpublished(one.claim.task_id, one.claim.queue, one.claim.attempt, one.outcome.delay_s)
             for one in [*self._waiting, *(one for batch in self._in_hand for one in batch)]
@@ -544,11 +540,8 @@ def the_hint_of_a_retry_before_the_ledger() -> Any:
         offer = self._relay.offer
         offer(rows)
         self._relay.relay_once()
-        self._relay.offer = lambda rows, *, since=None: None
-        try:
+        with mock.patch.object(self._relay, "offer", return_value=None):
             return original(self)
-        finally:
-            del self._relay.offer
 
     return replaced(Settler, "settle_once", settle_once)
 
@@ -557,7 +550,7 @@ def the_hint_of_a_retry_before_the_ledger() -> Any:
 def every_settlement_publishes_a_hint() -> Any:
     original = Settler._finish
 
-    def finish(self: Any, batch: Any, settled: Any, began: Any) -> None:
+    def finish(self: Settler, batch: Any, settled: Any, began: Any) -> None:
         original(self, batch, [msgspec.structs.replace(one, state=State.READY) for one in settled], began)
 
     return replaced(Settler, "_finish", finish)
@@ -570,14 +563,16 @@ def every_settlement_publishes_a_hint() -> Any:
 def reap_at_the_first_look() -> Any:
     original = Workers.suspect
 
-    def suspect(self: Any, missing: Any, *, beat_s: float, **kwargs: Any) -> Any:
+    def suspect(self: Workers, missing: Any, *, beat_s: float, **kwargs: Any) -> Any:
         gone = list(missing)
         original(self, gone, beat_s=-1.0, **kwargs)
         return original(self, gone, beat_s=-1.0, **kwargs)
 
     reap = Workers.reap
 
-    def reap_now(self: Any, worker: str, evidence: Any, *, suspected_for_s: float | None = None, **kwargs: Any) -> Any:
+    def reap_now(
+        self: Workers, worker: str, evidence: Any, *, suspected_for_s: float | None = None, **kwargs: Any
+    ) -> Any:
         return reap(self, worker, evidence, suspected_for_s=None if suspected_for_s is None else -1.0, **kwargs)
 
     return _both(replaced(Workers, "suspect", suspect), replaced(Workers, "reap", reap_now))
@@ -606,7 +601,7 @@ def reaping_ends_at_the_ledger() -> Any:
 
 @mutant
 def a_beat_gives_the_forgotten_a_lease_again() -> Any:
-    def grant(self: Any, worker: str, lease_s: float) -> None:
+    def grant(self: inflight.SimInFlight, worker: str, lease_s: float) -> None:
         self._begin()
         self._server.state.leases[worker] = self._server.now() + lease_s
 
@@ -615,7 +610,7 @@ def a_beat_gives_the_forgotten_a_lease_again() -> Any:
 
 @mutant
 def release_drops_what_others_hold() -> Any:
-    def release(self: Any, task_ids: Any, *, by: str) -> int:
+    def release(self: inflight.SimInFlight, task_ids: Any, *, by: str) -> int:
         with self._call("release"):
             own = [(queue, task_id) for task_id, queue in task_ids if (queue, task_id) in self._server.state.holds]
             for where in own:
@@ -627,7 +622,7 @@ def release_drops_what_others_hold() -> Any:
 
 @mutant
 def hold_takes_what_a_live_other_holds() -> Any:
-    def take(self: Any, entries: Any, worker: str, *, exact: bool) -> tuple[set[str], int]:
+    def take(self: inflight.SimInFlight, entries: Any, worker: str, *, exact: bool) -> tuple[set[str], int]:
         for entry in entries:
             self._server.state.holds[entry.queue, entry.task_id] = (worker, entry.attempt, self._server.now())
         return {entry.task_id for entry in entries}, 0
@@ -658,7 +653,7 @@ def the_marker_overtakes_hints_that_came_later() -> Any:
 def the_marker_ignores_what_is_held() -> Any:
     original = Markers.lost
 
-    def lost(self: Any, proof: Any, *, held: Any, **kwargs: Any) -> Any:
+    def lost(self: Markers, proof: Any, *, held: Any, **kwargs: Any) -> Any:
         return original(self, proof, held=(), **kwargs)
 
     return replaced(Markers, "lost", lost)
@@ -668,7 +663,7 @@ def the_marker_ignores_what_is_held() -> Any:
 def a_marker_is_returned_before_the_hints_ahead_of_it_are_held() -> Any:
     original = ForeignMessages.sort
 
-    def sort(self: Any, deliveries: Any) -> Any:
+    def sort(self: ForeignMessages, deliveries: Any) -> Any:
         ours = original(self, deliveries)
         return [one for one in ours if not self._markers] if len(ours) > 1 else ours
 
@@ -697,7 +692,7 @@ def no_marker_is_ever_sent() -> Any:
 def the_mover_deletes_before_the_confirm() -> Any:
     original = Mover._sent
 
-    def sent(self: Any, pages: Any) -> Any:
+    def sent(self: Mover, pages: Any) -> Any:
         self._rows.drop([row for page in pages for row in page.rows])
         return original(self, pages)
 
@@ -709,7 +704,7 @@ def the_mover_skips_rows() -> Any:
     """It begins where it left off, and what another mover gave back is behind that."""
     original = DueRows.first
 
-    def first(self: Any, *, within_s: float) -> Any:
+    def first(self: DueRows, *, within_s: float) -> Any:
         self._whole_at = self._clock() + 1.0 if self._queues else self._whole_at
         return original(self, within_s=within_s)
 
@@ -720,7 +715,7 @@ def the_mover_skips_rows() -> Any:
 def what_a_dead_mover_had_taken_stays_so() -> Any:
     original = DueRows._ahead
 
-    def ahead(self: Any) -> Any:
+    def ahead(self: DueRows) -> Any:
         hint = self._database.tables.hint
         return [*original(self)[:-1], hint.c.delivered_at.is_(None)]
 
@@ -748,7 +743,7 @@ def a_schedule_moves_on_before_its_tick_is_recorded() -> Any:
     """In two transactions: whoever dies between them has left a tick out."""
     original = Schedules.tick
 
-    def tick(self: Any, row: Any, ticks: Any, *, next_at: Any, hints: Any = None) -> bool:
+    def tick(self: Schedules, row: Any, ticks: Any, *, next_at: Any, hints: Any = None) -> bool:
         if not original(self, row, [], next_at=next_at):
             return False
         self._tasks.record([task for _, task in ticks], hints=hints)
@@ -765,7 +760,7 @@ def a_schedule_that_has_moved_on_ticks_again() -> Any:
     """Whoever looked before another had moved it records the same ticks: only their own rows stand against it."""
     original = Schedules.tick
 
-    def tick(self: Any, row: Any, ticks: Any, *, next_at: Any, hints: Any = None) -> bool:
+    def tick(self: Schedules, row: Any, ticks: Any, *, next_at: Any, hints: Any = None) -> bool:
         if not original(self, row, ticks, next_at=next_at, hints=hints):
             self._tasks.record([task for _, task in ticks], hints=hints)
         return True
@@ -810,7 +805,7 @@ def a_claim_asks_for_no_permit() -> Any:
 
 @mutant
 def what_is_promised_does_not_count() -> Any:
-    def has_room(self: Any, most: int | None) -> bool:
+    def has_room(self: permits._Limit, most: int | None) -> bool:
         return bool(most is None or self.running < most)
 
     return replaced(permits._Limit, "has_room", has_room)
@@ -844,7 +839,7 @@ def a_splitter_does_not_look_where_the_job_stands() -> Any:
     """Two of them, one after a long pause, make the same page."""
     original = Jobs.split_job
 
-    def split_job(self: Any, job_id: str, subtasks: Any, *, after: int, **facts: Any) -> Any:
+    def split_job(self: Jobs, job_id: str, subtasks: Any, *, after: int, **facts: Any) -> Any:
         row = self._job_questions.job(job_id)
         return original(self, job_id, subtasks, after=after if row is None else row.read_subtasks, **facts)
 
@@ -855,7 +850,7 @@ def a_splitter_does_not_look_where_the_job_stands() -> Any:
 def a_page_is_recorded_without_its_cursor() -> Any:
     original = Jobs.split_job
 
-    def split_job(self: Any, job_id: str, subtasks: Any, *, cursor: Any, **facts: Any) -> Any:
+    def split_job(self: Jobs, job_id: str, subtasks: Any, *, cursor: Any, **facts: Any) -> Any:
         row = self._job_questions.job(job_id)
         return original(self, job_id, subtasks, cursor=None if row is None else row.cursor, **facts)
 
@@ -876,7 +871,7 @@ def _with_room(split: Any) -> Any:
 def a_subtask_that_has_ended_is_counted_again() -> Any:
     original = JobCounts.count_locked
 
-    def count_locked(self: Any, tx: Any, row: Any, changes: Any, wishes: Any) -> None:
+    def count_locked(self: JobCounts, tx: Any, row: Any, changes: Any, wishes: Any) -> None:
         original(self, tx, row, changes, wishes)
         row.succeeded += sum(change.rest is Rest.SUCCEEDED and row.succeeded > 3 for change in changes)
         self.write_job(tx, row)
