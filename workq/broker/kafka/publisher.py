@@ -1,4 +1,8 @@
-"""Records on their way to Kafka: by an idempotent producer, and confirmed by their delivery reports (`acks=all`).
+"""Records on their way to Kafka, confirmed by their delivery reports (`acks=all`).
+
+The producer is not idempotent. To be so spares a record that is sent again its copy, which is harmless here. It makes
+the first record of each process wait for half a second, until librdkafka has an id for it; and in a topic that was just
+made, Kafka has taken records for duplicates that were nowhere.
 
 Callers wait for their reports with a deadline of their own. One thread polls for reports, and another, which is there
 when it is needed, sends what nobody waits for: messages for the quarantine, and those that are put back.
@@ -9,12 +13,7 @@ What happens on each failure:
   its producer is given up with it: what it knows of a topic that was made again may be wrong for ever;
 - the buffer is full: the caller waits for room, inside of its deadline;
 - the topic is gone: it is made again, and the record is sent once more, until the deadline;
-- a report without an error has no offset: Kafka has refused the record as a duplicate, and librdkafka takes that for
-  stored. In a topic that was just made it is wrong: of two records on their way to a partition the second one arrived
-  first, and the first one is nowhere. It is sent once more;
-- the producer is broken (a fatal error, such as an idempotent one may meet): it is given up, with what is on its way,
-  and a new one made;
-- Kafka refuses a topic, or all that this user writes: ConfigError. What had gone out already may arrive.
+- Kafka refuses a topic: ConfigError. What had gone out already may arrive.
 
 A record that was answered False may still arrive. Nothing here decides anything: a duplicate hint is harmless.
 """
@@ -54,8 +53,6 @@ _NO_TOPIC: Final = frozenset(
 )
 
 
-REFUSED_S: Final = 1.0
-"""So long no other producer is made after one that may write nothing at all."""
 _STUCK: Final = KafkaError._MSG_TIMED_OUT
 _GIVEN_UP: Final = frozenset({_STUCK, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._DESTROY})
 """`_DESTROY`: librdkafka has let go of a partition whose topic was made again."""
@@ -71,7 +68,7 @@ class KafkaRecord:
         self.body = body
         self.headers = headers or {}
         self.is_to_repeat = False
-        """Its topic was not there, its producer was given up, or it was confirmed without an offset."""
+        """Its topic was not there, or its producer was given up."""
         self.refusal: KafkaError | None = None
         """Why Kafka does not take it, whenever it comes."""
 
@@ -97,7 +94,6 @@ class KafkaPublisher:
         self._settings = {
             **settings,
             "acks": "all",
-            "enable.idempotence": True,
             "linger.ms": 0,
             "message.timeout.ms": max(1000, int(confirm_s * 1000)),
             "topic.metadata.refresh.interval.ms": 30_000,
@@ -111,8 +107,6 @@ class KafkaPublisher:
         self._later: queue.SimpleQueue[tuple[KafkaRecord, SentOn] | None] = queue.SimpleQueue()
         self._sender: threading.Thread | None = None
         self._is_broken = False
-        self._refused: tuple[float, KafkaError] | None = None
-        """Until when, and why, nothing is sent: this user may write nothing at all."""
         self._stale: set[str] = set()
         """Topics that Kafka has refused: a producer refuses them by itself from then on, until it looks anew."""
         self._is_closed = False
@@ -121,12 +115,12 @@ class KafkaPublisher:
         """Publish these; for each, whether Kafka has confirmed it by then.
 
         Raises:
-            ConfigError: Kafka refuses a topic, or this user. What others have may arrive.
+            ConfigError: Kafka refuses a topic. What others have may arrive.
         """
         answers = self._sent(records, deadline_s=deadline_s)
         for record, is_confirmed in zip(records, answers, strict=True):
-            if not is_confirmed and (refusal := record.refusal or self._refusal()) is not None:
-                raise self._topics.failure(refusal, record.topic)
+            if not is_confirmed and record.refusal is not None:
+                raise self._topics.failure(record.refusal, record.topic)
         return answers
 
     def _sent(self, records: Sequence[KafkaRecord], *, deadline_s: float) -> list[bool]:
@@ -238,42 +232,30 @@ class KafkaPublisher:
                     producer.list_topics(topic, timeout=max(0.1, min(PROPAGATION_S, ends - time.monotonic())))
 
     def _reported(
-        self, confirms: Confirms, index: int, record: KafkaRecord, error: KafkaError | None, message: Message
+        self, confirms: Confirms, index: int, record: KafkaRecord, error: KafkaError | None, _message: Message
     ) -> None:
         if error is not None:
             self._failed(record, error)
-        elif message.offset() is None:  # Kafka took it for one that it has, and may be wrong
-            record.is_to_repeat = True
-        confirms.answer(index, error is None and not record.is_to_repeat)
+        confirms.answer(index, error is None)
 
     def _failed(self, record: KafkaRecord, error: KafkaError) -> None:
         if error.code() in _NO_TOPIC:  # also where nobody waits any more: the next one makes it
             self._topics.forget(record.topic)
         record.is_to_repeat = error.code() in _NO_TOPIC or error.code() in _GIVEN_UP
-        self._is_broken = self._is_broken or error.fatal() or error.code() in (KafkaError._FATAL, _STUCK)
+        self._is_broken = self._is_broken or error.code() == _STUCK
         if is_refusal(error):
             record.refusal = error
             self._stale.add(record.topic)
-        else:
-            record.refusal = self._refusal()
 
     def _on_error(self, error: KafkaError) -> None:
         self._topics.refusal.heed(error)
-        if error.fatal() and is_refusal(error):
-            self._refused = time.monotonic() + REFUSED_S, error
-        self._is_broken = self._is_broken or error.fatal() or error.code() == KafkaError._FATAL
-
-    def _refusal(self) -> KafkaError | None:
-        """Why this user may write nothing at all, as far as Kafka has just said so."""
-        refused = self._refused
-        return refused[1] if refused is not None and time.monotonic() < refused[0] else None
 
     def _ready(self) -> Producer | None:
         with self._lock:
-            if self._is_closed or self._refusal() is not None:
+            if self._is_closed:
                 return None
             if self._producer is None or self._is_broken:
-                self._is_broken, self._refused = False, None
+                self._is_broken = False
                 self._producer = Producer(self._settings)
                 self._poller = threading.Thread(
                     target=self._poll, args=[self._producer], name="workq-kafka-reports", daemon=True
@@ -290,8 +272,9 @@ class KafkaPublisher:
         while not self._is_closed and self._producer is producer and not self._is_broken:
             try:
                 producer.poll(POLL_S)
-            except KafkaException as error:  # what it cannot mend, it raises here as well
+            except KafkaException as error:  # what it cannot mend
                 self._on_error(error.args[0])
+                self._is_broken = True
         with contextlib.suppress(KafkaException):
             producer.purge(in_queue=True, in_flight=True, blocking=False)
             producer.flush(POLL_S)  # so that who waits is told
