@@ -67,7 +67,7 @@ from workq.worker.fetch.three_stores import ThreeStores
 from workq.worker.holds import Holds
 from workq.worker.settle import Settler
 
-SEEDS_MAX = 2_000
+SEEDS_MAX = 10_000
 
 MUTANTS: dict[str, Callable[[], Any]] = {}
 
