@@ -168,6 +168,7 @@ CALLS: dict[str, Callable[[Stage], object]] = {
     "orphans": lambda stage: stage.ledger.workers.orphans(limit=50),
     "has_due": lambda stage: stage.ledger.questions.has_due(["q1", "q2"]),
     "due tasks": lambda stage: stage.ledger.due_tasks.oldest(["q1", "q2"], limit=100, after={}),
+    "due tasks, the newest": lambda stage: stage.ledger.due_tasks.newest(["q1", "q2"], limit=100, before={}),
     "look": lambda stage: stage.ledger.claims.look(stage.ready[:50]),
     "prune": lambda stage: stage.ledger.upkeep.prune(limit=50, retention_s=60.0, dead_retention_s=60.0),
     "cancel": lambda stage: stage.ledger.decisions.cancel(stage.ready[300], who="ada", why="?"),
@@ -338,29 +339,26 @@ class TestPostgreSQL:
 
         assert len(ledger.due_tasks.oldest(["q"], limit=100, after={})) == 100
 
-        read: list[float] = []
-        with database.engine.connect() as connection:
-            for statement, parameters in list(stage.sent):
-                if statement.startswith("SET "):
-                    connection.exec_driver_sql(statement)
-                    continue
-                found = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", parameters)
-                read += [node["Actual Rows"] for node in self.nodes(found.scalar_one()[0]["Plan"])]
+        read = [node["Actual Rows"] for node in self.nodes_in_turn(stage, "ANALYZE, ")]
         database.close()
         assert 100 <= max(read) <= 201, "what is due at the same moment is sorted by its id"
 
     def explained_in_turn(self, stage: Stage) -> list[tuple[str, str]]:
-        """The indexes that were used, each with its condition. What was set between the statements is set here, too."""
-        found: list[tuple[str, str]] = []
+        """The indexes that were used, each with its condition."""
+        nodes = self.nodes_in_turn(stage)
+        return [(node["Index Name"], node.get("Index Cond", "")) for node in nodes if "Index Name" in node]
+
+    def nodes_in_turn(self, stage: Stage, how: str = "") -> list[Any]:
+        """The plans of what was sent, node by node. What was set between the statements is set here, too."""
+        found: list[Any] = []
         with stage.database.engine.connect() as connection:
             for statement, parameters in list(stage.sent):
                 if statement.startswith("SET "):
                     connection.exec_driver_sql(statement)
                     continue
-                explained = connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {statement}", parameters)
-                nodes = self.nodes(explained.scalar_one()[0]["Plan"])
+                explained = connection.exec_driver_sql(f"EXPLAIN ({how}FORMAT JSON) {statement}", parameters)
+                found += self.nodes(explained.scalar_one()[0]["Plan"])
                 connection.commit()  # what was set for one transaction ends with it
-                found += [(node["Index Name"], node.get("Index Cond", "")) for node in nodes if "Index Name" in node]
         return found
 
     @pytest.fixture(scope="class", params=STATISTICS)

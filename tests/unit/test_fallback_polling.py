@@ -325,21 +325,44 @@ def test_while_no_hint_reaches_anybody_what_is_due_starts_from_the_oldest(proces
 
 @pytest.mark.parametrize(("count", "asks_at_once"), [(PAGE, True), (1, False)])
 def test_where_parts_of_queues_have_owners_who_hears_no_more_after_many_hints_asks_at_once(
-    count: int, asks_at_once: bool, with_owners: Process, monkeypatch: pytest.MonkeyPatch
+    count: int, asks_at_once: bool, process: Process
 ) -> None:
     """Its own part has run dry, and those of others may hold more."""
-    process = with_owners
-    process.rounds()
-    [behind] = tasks(process, 1)
-    Clock(process.stores.ledger.database).forward(DUE_S)
-    gone = tuple(codec.new_task_id() for _ in range(count))
-    arrived = iter([[Delivery(None, "default", gone)]])
-    monkeypatch.setattr(process.consumer, "fetch", lambda **_: next(arrived, []))
-    monkeypatch.setattr(process.consumer, "ack", lambda _deliveries: None)
+    ledger = process.stores.ledger
+    polling = FallbackPolling(ledger, me="me", rng=random.Random(1), clock=process.clock, has_owners=True)
+    assert polling.is_due(None, is_wide=True, is_free=True), "it begins"
+    assert polling.ask(["default"], ids_max=THREADS) == []
+    polling.took([])
+    assert not polling.is_due(None, is_wide=True, is_free=True)
 
-    process.rounds()
+    polling.heard([Delivery(None, "default", tuple(codec.new_task_id() for _ in range(count)))])
 
-    assert process.runs() == ({behind} if asks_at_once else set())
+    assert polling.is_due(None, is_wide=True, is_free=True) is asks_at_once
+    assert not polling.is_due(None, is_wide=True, is_free=False)
+
+
+def test_what_was_found_and_could_not_be_held_is_not_asked_for_again_at_once(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The in-flight store is away."""
+    ledger = process.stores.ledger
+    tasks(process, THREADS)
+    Clock(ledger.database).forward(DUE_S)
+    now = [0.0]
+    polling = FallbackPolling(ledger, me="me", rng=random.Random(1), clock=lambda: now[0], has_owners=True)
+    oldest = ledger.due_tasks.oldest
+
+    def slow(queues: Sequence[str], **given: Any) -> list[DueTask]:
+        now[0] += 0.3
+        return oldest(queues, **given)
+
+    monkeypatch.setattr(ledger.due_tasks, "oldest", slow)
+    assert polling.is_due(None, is_wide=True, is_free=True)
+    assert len(polling.ask(["default"], ids_max=THREADS)) == THREADS
+
+    assert not polling.is_due(None, is_wide=True, is_free=True)
+    now[0] += ONCE_S
+    assert polling.is_due(None, is_wide=True, is_free=True)
 
 
 class Dies(BaseException):

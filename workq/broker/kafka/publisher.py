@@ -98,7 +98,7 @@ class KafkaPublisher:
             "message.timeout.ms": max(1000, int(confirm_s * 1000)),
             "topic.metadata.refresh.interval.ms": 30_000,
             "topic.metadata.propagation.max.ms": int(PROPAGATION_S * 1000),
-            "error_cb": self._on_error,
+            "error_cb": topics.refusal.heed,
         }
         self._rng = random.Random()
         self._lock = threading.Lock()
@@ -247,9 +247,6 @@ class KafkaPublisher:
             record.refusal = error
             self._stale.add(record.topic)
 
-    def _on_error(self, error: KafkaError) -> None:
-        self._topics.refusal.heed(error)
-
     def _ready(self) -> Producer | None:
         with self._lock:
             if self._is_closed:
@@ -273,7 +270,7 @@ class KafkaPublisher:
             try:
                 producer.poll(POLL_S)
             except KafkaException as error:  # what it cannot mend
-                self._on_error(error.args[0])
+                self._topics.refusal.heed(error.args[0])
                 self._is_broken = True
         with contextlib.suppress(KafkaException):
             producer.purge(in_queue=True, in_flight=True, blocking=False)

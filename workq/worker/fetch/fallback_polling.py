@@ -83,7 +83,7 @@ class FallbackPolling:
         self._held: set[str] = set()
         """Others hold these."""
         self._beyond: dict[str, DueTask] = {}
-        """By line: all up to this one, seen from where was begun, is held by others."""
+        """By line: all up to this one, seen from where was begun, is held, by others or here."""
         self._is_newest = False
         """The last question began with the newest."""
         self._forget_at = 0.0
@@ -98,9 +98,9 @@ class FallbackPolling:
         self._count = 0
         """How many were found and held, and the ledger was not told yet."""
 
-    def heard(self, count: int) -> None:
-        """Hints of so many tasks have come at once. When no more come after many, others may still have some."""
-        if self._has_owners and count >= PAGE:
+    def heard(self, deliveries: Sequence[Delivery]) -> None:
+        """These have come at once. When no more come after many hints, parts of others may still have some."""
+        if self._has_owners and sum(len(one.task_ids) for one in deliveries) >= PAGE:
             self.finds, self._next_at = False, 0.0
 
     def is_due(self, trouble: str | None, *, is_wide: bool, is_free: bool) -> bool:
@@ -146,7 +146,9 @@ class FallbackPolling:
             self._rows = tasks.newest(bands, limit=self._limit, before=self._beyond, for_s=for_s)
         else:
             self._rows = tasks.oldest(bands, limit=self._limit, after=self._beyond, for_s=for_s)
-        self._took_s = self._clock() - now
+        answered_at = self._clock()
+        self._took_s = answered_at - now
+        self._soon_at = answered_at + self._took_s / PART
         rows = [row for row in self._rows if row.task_id not in self._held]
         if self._is_crowded:
             self._rng.shuffle(rows)
@@ -172,8 +174,8 @@ class FallbackPolling:
         self.finds = bool(new) or bool(beyond) or self._has_more
         is_fruitful = 2 * len(new) >= self._ids_max
         has_other_end = self._trouble is None and bool(refused) and not self._is_newest
-        is_worth_it = (is_fruitful or has_other_end) and self._took_s <= SOON_S
-        self._soon_at = now if is_worth_it else now + self._took_s / PART
+        if (is_fruitful or has_other_end) and self._took_s <= SOON_S:
+            self._soon_at = now
         pause_s = SOON_S if self.finds else self._pause_s()
         self._next_at = max(now + pause_s, self._soon_at)
         if now >= self._tell_at:

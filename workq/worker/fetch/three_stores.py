@@ -118,7 +118,7 @@ class ThreeStores(Intake):
             self._seldom.warning("worker.nothing_arrives", reason=trouble)
         if deliveries:
             self._heard_at = self._clock()
-            self._polling.heard(sum(len(one.task_ids) for one in deliveries))
+            self._polling.heard(deliveries)
             self._consumer.set_prefetch(self._prefetch.grow(deliveries, self._ahead()))
             self._take(deliveries, room)
         elif self._polling.is_due(trouble, is_wide=2 * room >= self._ahead(), is_free=self._has_free_thread):
