@@ -516,7 +516,11 @@ def the_relay_marks_what_was_not_confirmed() -> Any:
 @mutant
 def mark_published_without_the_attempt() -> Any:
     original = Hints._mark_statement
-    return replaced(Hints, "_mark_statement", lambda self: without(original(self), "attempt"))
+
+    def mark(self: Hints, *, is_reserved: bool) -> Any:
+        return without(original(self, is_reserved=is_reserved), "attempt")
+
+    return replaced(Hints, "_mark_statement", mark)
 
 
 @mutant

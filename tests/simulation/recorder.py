@@ -143,8 +143,6 @@ class Recorder:
         """What each claim has written: (the call, id, attempt)."""
         self._confirmed_at: dict[str, float] = {}
         self._unpublished_since: dict[str, float] = {}
-        self._unpublished_at: dict[str, int] = {}
-        """The attempt of each when it was last without a hint."""
         self._not_before: dict[str, str] = {}
         self._promised: dict[str, float] = {}
         self._unleased_since: dict[str, float] = {}
@@ -331,7 +329,6 @@ class Recorder:
                 self.world.violated("I1", f"{short}: begins as {new.state}, attempt {new.attempt}")
             self._not_before[new.id] = instant(self.world.now + self._promised.get(new.id, 0.0))
             self._unpublished_since[new.id] = self.world.now
-            self._unpublished_at[new.id] = new.attempt
             if new.order_key is not None:
                 self._take_position(new)
             return
@@ -490,13 +487,7 @@ class Recorder:
         elif new.published_at is None and (
             old.published_at is not None or (old.state != new.state and old.state not in CLAIMABLE)
         ):
-            # lives of one attempt that a person has ended and begun again: a mark cannot tell them apart, and where it
-            # is wrong the marker of a sweep proves the hint lost
-            is_alike = op == "revive" and old.attempt == self._unpublished_at.get(new.id)
-            if not is_alike:
-                self._unpublished_since[new.id] = self.world.now
-        if new.published_at is None:
-            self._unpublished_at[new.id] = new.attempt
+            self._unpublished_since[new.id] = self.world.now
         if op == "lost" and old.published_at is not None and new.published_at is None:
             self._judge_repair(new.id)
 

@@ -20,6 +20,8 @@ class Unpublished(msgspec.Struct, frozen=True):
     """A task that needs a hint, in `delay_s` seconds (0 when it is due). `attempt` guards the mark afterwards.
 
     `arrives_in_s`, of one whose hint was sent: when that comes, counted from the mark, if it may come after it is due.
+    `reserved_until` is the reservation under which the hint is sent, as the row has it; None: the row has none. Whoever
+    reserves the row later has moved it, or sends another hint; so it guards the mark, too (see `Hints.mark_published`).
     """
 
     task_id: str
@@ -27,6 +29,7 @@ class Unpublished(msgspec.Struct, frozen=True):
     attempt: int
     delay_s: float
     arrives_in_s: float = 0.0
+    reserved_until: datetime | None = None
 
 
 class Settled(msgspec.Struct, frozen=True):

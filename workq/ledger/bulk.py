@@ -185,7 +185,8 @@ class BulkDecisions:
         """
         t = self.database.tables.task
         is_barred = self._rules.barred().label("is_barred")
-        columns = (t.c.id, t.c.queue, t.c.attempt, t.c.task_key, t.c.order_key, t.c.limit_key, t.c.job_id, is_barred)
+        keys = (t.c.task_key, t.c.order_key, t.c.limit_key, t.c.job_id)
+        columns = (t.c.id, t.c.queue, t.c.attempt, *keys, is_barred, self.database.now().label("now"))
         locked = self._still_dead(task_ids, *columns)
         refused: dict[str, str] = {}
 
@@ -194,22 +195,18 @@ class BulkDecisions:
             refused.update((row.id, self._rules.why_barred(_keyed(row))) for row in found if row.is_barred)
             rows = [row for row in found if not row.is_barred]
             alone = [row for row in rows if row.task_key is None]
-            if alone:
-                ids = [row.id for row in alone]
-                mine = update(t).where(t.c.id.in_(ids), guarded(t.c.state, State.DEAD))
-                tx.execute(mine.values(self._decisions.revived()))
-                self._history.append(tx, "revived", who_and_why(who, why), task_ids=ids)
-            in_order = sorted(alone, key=lambda row: (row.order_key or "", row.id))
-            hints = [
-                Unpublished(
-                    row.id,
-                    row.queue,
-                    row.attempt,
-                    self._decisions.come_back(tx, _keyed(row)),
-                )
-                for row in in_order
-            ]
-            return hints, [row.id for row in rows if row.task_key is not None]
+            keyed = [row.id for row in rows if row.task_key is not None]
+            if not alone:
+                return [], keyed
+            ids, until = [row.id for row in alone], self._decisions.reserved_from(alone[0].now)
+            mine = update(t).where(t.c.id.in_(ids), guarded(t.c.state, State.DEAD))
+            tx.execute(mine.values(self._decisions.revived(until)))
+            self._history.append(tx, "revived", who_and_why(who, why), task_ids=ids)
+            hints = []
+            for row in sorted(alone, key=lambda row: (row.order_key or "", row.id)):
+                delay_s = self._decisions.come_back(tx, _keyed(row))
+                hints.append(Unpublished(row.id, row.queue, row.attempt, delay_s, reserved_until=until))
+            return hints, keyed
 
         hints, keyed = self.database.run(send_back)
         for task_id in keyed:  # the unique constraint decides for each by itself whether its key is free

@@ -7,6 +7,7 @@ write under the fence of its row.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Row
@@ -78,12 +79,12 @@ class ClaimVerdict:
             stack=None if stack is None else kept(stack, STACK_MAX),
         )
 
-    @property
-    def hint(self) -> Unpublished | None:
+    def hint(self, reserved_until: datetime | None) -> Unpublished | None:
         """What is to be published now that the task is ready or waiting again."""
         if self.state not in CLAIMABLE:
             return None
-        return Unpublished(self.row.id, self.row.queue, self.row.attempt, self.delay_s)
+        row = self.row
+        return Unpublished(row.id, row.queue, row.attempt, self.delay_s, reserved_until=reserved_until)
 
 
 def verdicts_of(rows: Sequence[Row[Any]], evidence: Evidence, *, is_all: bool = True) -> list[ClaimVerdict]:
@@ -195,6 +196,6 @@ def in_history(certificate: Certificate, verdict: ClaimVerdict) -> dict[str, Any
     }
 
 
-def reaped_as(worker: str, verdicts: Sequence[ClaimVerdict]) -> Reaped:
-    hints = tuple(hint for verdict in verdicts if (hint := verdict.hint) is not None)
+def reaped_as(worker: str, verdicts: Sequence[ClaimVerdict], reserved_until: datetime | None) -> Reaped:
+    hints = tuple(hint for verdict in verdicts if (hint := verdict.hint(reserved_until)) is not None)
     return Reaped(worker, len(hints), sum(verdict.state is State.DEAD for verdict in verdicts), hints)

@@ -6,7 +6,7 @@ Whoever comes second (a claim, a sweep, another person) finds the state changed,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, insert, select, update
@@ -32,7 +32,7 @@ class Decisions:
     def __init__(self, database: Database, *, history: History, reserved_s: float, rules: EntryRules) -> None:
         self.database = database
         self._history = history
-        self._reserved_s = reserved_s
+        self._reserved = timedelta(seconds=reserved_s)
         self._rules = rules
 
     def cancel(self, task_id: str, *, who: str, why: str, kills: bool = False) -> CancelAnswer:
@@ -141,6 +141,7 @@ class Decisions:
                 if (why_not := self._rules.keeps_its_time(tx, task)) is not None:
                     raise Refused(why_not)
             wait_s = delay_s if at is None or before is None else left_s(at, before.now)
+            until = None if before is None else self.reserved_from(before.now)
             moved = tx.execute(
                 update(t)
                 .where(t.c.id == task_id, guarded(t.c.state, *CLAIMABLE), unexpired(t.c.expires_at, due_at))
@@ -150,7 +151,7 @@ class Decisions:
                     waits_for=None,
                     queued_at=now(),
                     published_at=None,
-                    relay_until=now(self._reserved_s),
+                    relay_until=until,
                 )
             ).rowcount
             row = tx.execute(where_it_stands.where(t.c.id == task_id)).first()
@@ -167,7 +168,7 @@ class Decisions:
             said = who_and_why(who, why, characters_max=ERROR_MAX)
             self._history.append(tx, "rescheduled", {**said, "delay_s": wait_s}, task_ids=[task_id])
             along(tx)
-            return Unpublished(task_id, row.queue, row.attempt, wait_s)
+            return Unpublished(task_id, row.queue, row.attempt, wait_s, reserved_until=until)
 
         while (moved := self.database.run(move)) is None:
             continue  # it was handed back or reaped between two of our statements
@@ -201,6 +202,7 @@ class Decisions:
                     t.c.order_key,
                     t.c.limit_key,
                     t.c.job_id,
+                    t.c.relay_until,
                     is_barred,
                     self.database.now().label("now"),
                 ).where(t.c.id == task_id)
@@ -211,16 +213,18 @@ class Decisions:
             if row.is_barred and row.state in states:
                 raise Refused(self._rules.why_barred(task))
             wait_s = 0.0 if at is None else left_s(at, row.now)
-            back = self.revived() | {"live_key": live_key(row.name, row.task_key)}
+            until = self.reserved_from(row.now)
+            back = self.revived(until) | {"live_key": live_key(row.name, row.task_key)}
             if at is not None and wait_s:
                 back |= {"state": State.WAITING, "due_at": then_or_now(self.database, at)}
             revived = tx.execute(update(t).where(t.c.id == task_id, guarded(t.c.state, *states)).values(back)).rowcount
             if not revived:
                 if tries > 1 and row.state in CLAIMABLE:  # the answer of our first try was lost: it stands
-                    return Unpublished(task_id, row.queue, row.attempt, wait_s)
+                    return Unpublished(task_id, row.queue, row.attempt, wait_s, reserved_until=row.relay_until)
                 raise Refused(f"task {task_id} is {row.state}; only {' and '.join(states)} tasks are revived")
             self._history.append(tx, "revived", who_and_why(who, why, characters_max=ERROR_MAX), task_ids=[task_id])
-            return Unpublished(task_id, row.queue, row.attempt, self.come_back(tx, task) or wait_s)
+            delay_s = self.come_back(tx, task) or wait_s
+            return Unpublished(task_id, row.queue, row.attempt, delay_s, reserved_until=until)
 
         try:
             return self.database.run(send_back)
@@ -235,8 +239,13 @@ class Decisions:
         tx.execute(update(t).where(t.c.id == task.id).values(**parked(self.database, waits_for)))
         return NEVER_S
 
-    def revived(self) -> dict[str, Any]:
-        """What a row gets whose task is sent back, apart from its key."""
+    def reserved_from(self, now: datetime) -> datetime:
+        """Until when a task is reserved that is sent back now."""
+        until: datetime = now + self._reserved
+        return until
+
+    def revived(self, reserved_until: datetime) -> dict[str, Any]:
+        """What a row gets whose task is sent back, apart from its key; who writes this sends its hint."""
         now = self.database.now
         return {
             "state": State.READY,
@@ -245,7 +254,7 @@ class Decisions:
             "waits_for": None,
             "queued_at": now(),
             "published_at": None,
-            "relay_until": None,
+            "relay_until": reserved_until,
             "cancel_requested_at": None,
             "expires_at": None,
             "fingerprint": None,

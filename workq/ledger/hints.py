@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import Connection, Select, Update, and_, bindparam, func, not_, or_, select, update
@@ -50,7 +51,7 @@ class Hints:
     def __init__(self, database: Database, *, floor: Floor, reserved_s: float) -> None:
         self.database = database
         self.floor = floor
-        self._reserved_s = reserved_s
+        self._reserved = timedelta(seconds=reserved_s)
 
     # -- the relay
 
@@ -95,51 +96,60 @@ class Hints:
 
         candidates, since = self.floor.ask("unpublished", found_since)  # most passes find none, and take no lock
         if dry_run or not candidates:
-            return in_turn(candidates)
+            return in_turn(candidates, None)
         ids = [row.id for row in candidates]
         still = [guarded(t.c.state, *CLAIMABLE), *needs_a_hint]
         locked = columns.where(t.c.id.in_(ids), *still).with_for_update(skip_locked=True)
 
-        def reserve(tx: Connection) -> Sequence[Any]:
+        def reserve(tx: Connection) -> list[Unpublished]:
             # on PostgreSQL, sweeps at the same time share the rows
             is_shared = self.database.dialect == "postgresql"
             rows: Sequence[Any] = look(tx, since, locks=True) if is_shared else tx.execute(locked).all()
-            if rows:
-                tx.execute(
-                    update(t)
-                    .where(t.c.id.in_([row.id for row in rows]), *still)
-                    .values(relay_until=now(self._reserved_s))
-                )
-            return rows
+            if not rows:
+                return []
+            until = rows[0].now + self._reserved
+            mine = update(t).where(t.c.id.in_([row.id for row in rows]), *still)
+            tx.execute(mine.values(relay_until=until))
+            return in_turn(rows, until)
 
-        return in_turn(self.database.run(reserve))
+        return self.database.run(reserve)
 
     def mark_published(self, sent: Iterable[Unpublished]) -> None:
         """Note that these tasks' hints are confirmed, for those that still stand at the same attempt.
 
+        A task that another has reserved since then is not marked: it may have been moved, so that this hint comes too
+        late, or was dropped; whoever moved it sends its own, or a sweep does.
+
         With `arrives_in_s`, the instant that is noted is the one at which the hint has come: see `rehinted`.
         """
-        alike: defaultdict[tuple[int, float], list[str]] = defaultdict(list)
+        alike: defaultdict[tuple[datetime | None, int, float], list[str]] = defaultdict(list)
         for one in sent:
-            alike[one.attempt, one.arrives_in_s].append(one.task_id)
+            alike[one.reserved_until, one.attempt, one.arrives_in_s].append(one.task_id)
         if not alike:
             return
-        statement = self.database.kept("mark", self._mark_statement)
+        unreserved = self.database.kept("mark", partial(self._mark_statement, is_reserved=False))
+        reserved = self.database.kept("mark what was reserved", partial(self._mark_statement, is_reserved=True))
 
         def mark(tx: Connection) -> None:
-            for (attempt, arrives_in_s), ids in alike.items():
-                statement.write(tx, {"b_ids": in_order(ids), "b_attempt": attempt, "b_arrives_in_s": arrives_in_s})
+            for (until, attempt, arrives_in_s), ids in alike.items():
+                given = {"b_ids": in_order(ids), "b_attempt": attempt, "b_arrives_in_s": arrives_in_s}
+                if until is None:
+                    unreserved.write(tx, given)
+                else:
+                    reserved.write(tx, given | {"b_until": until})
 
         self.database.run(mark, is_single=len(alike) == 1)
 
-    def _mark_statement(self) -> Update:
+    def _mark_statement(self, *, is_reserved: bool) -> Update:
         t = self.database.tables.task
+        until = t.c.relay_until
         return (
             update(t)
             .where(
                 among(t.c.id, self.database.dialect),
                 t.c.attempt == bindparam("b_attempt"),
                 guarded(t.c.state, *CLAIMABLE),
+                until == bindparam("b_until", type_=until.type) if is_reserved else until.is_(None),
             )
             .values(
                 published_at=self.database.now(bindparam("b_arrives_in_s", type_=Float())),
@@ -163,17 +173,16 @@ class Hints:
             .order_by(t.c.id)
         )
         if dry_run:
-            return unpublished(self.database.ask(lambda tx: tx.execute(chosen).all()))
+            return unpublished(self.database.ask(lambda tx: tx.execute(chosen).all()), None)
 
         def clear(tx: Connection) -> list[Unpublished]:
             rows = tx.execute(chosen.with_for_update()).all()
-            if rows:
-                tx.execute(
-                    update(t)
-                    .where(t.c.id.in_([row.id for row in rows]), guarded(t.c.state, *CLAIMABLE))
-                    .values(published_at=None, relay_until=now(self._reserved_s))
-                )
-            return unpublished(rows)
+            if not rows:
+                return []
+            until = rows[0].now + self._reserved
+            mine = update(t).where(t.c.id.in_([row.id for row in rows]), guarded(t.c.state, *CLAIMABLE))
+            tx.execute(mine.values(published_at=None, relay_until=until))
+            return unpublished(rows, until)
 
         return self.database.run(clear)
 
@@ -304,17 +313,16 @@ class Hints:
             .with_for_update(skip_locked=True)
         )
 
-        def take(tx: Connection) -> list[Any]:
+        def take(tx: Connection) -> list[Unpublished]:
             rows = list(tx.execute(locked))
-            if rows:
-                tx.execute(
-                    update(t)
-                    .where(t.c.id.in_([row.id for row in rows]), *still[1:])
-                    .values(published_at=None, relay_until=now(self._reserved_s))
-                )
-            return rows
+            if not rows:
+                return []
+            until = rows[0].now + self._reserved
+            mine = update(t).where(t.c.id.in_([row.id for row in rows]), *still[1:])
+            tx.execute(mine.values(published_at=None, relay_until=until))
+            return in_turn(rows, until)
 
-        return unpublished(sorted(self.database.run(take), key=lambda row: (row.due_at, row.id)))
+        return self.database.run(take)
 
     def _unhinted(self, before: datetime) -> list[ColumnElement[bool]]:
         """It waits since then, and no hint was confirmed later. A hint that was sent with a delay has a later stamp."""

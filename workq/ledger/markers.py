@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import Connection, delete, insert, select, update
 
 from workq.ledger import Marker, Unpublished
 from workq.ledger.engine.database import Database
-from workq.ledger.engine.states import CLAIMABLE, found, guarded, not_before, unexpired, unpublished
+from workq.ledger.engine.states import CLAIMABLE, found, guarded, in_turn, not_before, unexpired, unpublished
 from workq.ledger.scan_floor import Floor
 from workq.values import codec
 
@@ -29,7 +29,7 @@ class Markers:
     def __init__(self, database: Database, *, floor: Floor, reserved_s: float) -> None:
         self.database = database
         self.floor = floor
-        self._reserved_s = reserved_s
+        self._reserved = timedelta(seconds=reserved_s)
 
     def all(self) -> list[Marker]:
         """The markers of all lines, the newest of a line first: those that are out, and the last one that came back."""
@@ -146,33 +146,34 @@ class Markers:
         sent_at, ids = found_now
         still = [t.c.id.in_(ids), guarded(t.c.state, *CLAIMABLE), t.c.published_at < sent_at]
         if dry_run:
-            return unpublished(self.database.ask(lambda tx: tx.execute(columns.where(*still)).all()))
+            return unpublished(self.database.ask(lambda tx: tx.execute(columns.where(*still)).all()), None)
 
-        def take(tx: Connection) -> list[Any]:
+        def take(tx: Connection) -> list[Unpublished]:
             rows = list(tx.execute(columns.where(*still).order_by(t.c.id).with_for_update(skip_locked=True)))
-            if rows:
-                mine = [row.id for row in rows]
-                tx.execute(
-                    update(t)
-                    .where(t.c.id.in_(mine), guarded(t.c.state, *CLAIMABLE), t.c.published_at < sent_at)
-                    .values(published_at=None, relay_until=now(self._reserved_s))
+            if not rows:
+                return []
+            mine, until = [row.id for row in rows], rows[0].now + self._reserved
+            tx.execute(
+                update(t)
+                .where(t.c.id.in_(mine), guarded(t.c.state, *CLAIMABLE), t.c.published_at < sent_at)
+                .values(published_at=None, relay_until=until)
+            )
+            tx.execute(update(m).where(m.c.id == marker.id).values(lost=m.c.lost + len(rows)))
+            detail = {
+                "queue": marker.queue,
+                "band": marker.band,
+                "marker": marker.id,
+                "tasks": len(rows),
+                "first": mine[:NAMED_MAX],
+            }
+            tx.execute(
+                insert(self.database.tables.event).values(
+                    at=now(), kind="hints_lost", detail=codec.encode(detail, path="event")
                 )
-                tx.execute(update(m).where(m.c.id == marker.id).values(lost=m.c.lost + len(rows)))
-                detail = {
-                    "queue": marker.queue,
-                    "band": marker.band,
-                    "marker": marker.id,
-                    "tasks": len(rows),
-                    "first": mine[:NAMED_MAX],
-                }
-                tx.execute(
-                    insert(self.database.tables.event).values(
-                        at=now(), kind="hints_lost", detail=codec.encode(detail, path="event")
-                    )
-                )
-            return rows
+            )
+            return in_turn(rows, until)
 
-        return unpublished(sorted(self.database.run(take), key=lambda row: (row.due_at, row.id)))
+        return self.database.run(take)
 
     def closed(self, marker: Marker) -> None:
         """Note that all that this marker proved lost has been answered by `lost`; older ones of its line are dropped.

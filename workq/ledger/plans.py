@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import groupby
 from typing import Any, Final, assert_never
@@ -21,7 +21,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from workq.ledger import Applied, Evidence, Fence, Foreseen, Foresight, Prunable, Prunes, Retention, Unpublished
 from workq.ledger.charge import ClaimVerdict, certificate_of, verdicts_of
 from workq.ledger.engine.database import Database
-from workq.ledger.engine.states import CLAIMABLE, ENDED, found, guarded, queues_where, unexpired, unpublished
+from workq.ledger.engine.states import CLAIMABLE, ENDED, found, guarded, in_turn, queues_where, unexpired
 from workq.ledger.history import History
 from workq.ledger.plan_guard import fence_of, moved
 from workq.ledger.upkeep import EVENTS_KEPT_S, WORKERS_KEPT_S, Upkeep
@@ -56,7 +56,7 @@ class Plans:
         self._upkeep = upkeep
         self._workers = workers
         self._history = history
-        self._reserved_s = reserved_s
+        self._reserved = timedelta(seconds=reserved_s)
 
     # -- where things stand
 
@@ -160,10 +160,10 @@ class Plans:
             return None if row.state in CLAIMABLE else f"it is {row.state}"
 
         def change(tx: Connection, rows: Sequence[Any]) -> list[Unpublished]:
-            values = {"published_at": None, "relay_until": self.database.now(self._reserved_s)}
+            until = rows[0].now + self._reserved
             is_still = t.c.id.in_([row.id for row in rows]) & guarded(t.c.state, *CLAIMABLE)
-            tx.execute(update(t).where(is_still).values(values))
-            return unpublished(sorted(rows, key=lambda row: (row.due_at, row.id)))
+            tx.execute(update(t).where(is_still).values(published_at=None, relay_until=until))
+            return in_turn(rows, until)
 
         return self.decide(self._fenced(), fences, why_not, change, by)
 

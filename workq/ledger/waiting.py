@@ -48,8 +48,8 @@ def parked(database: Database, waits_for: str) -> Mapping[str, Any]:
     return {"state": State.WAITING, "due_at": database.now(NEVER_S), "waits_for": waits_for}
 
 
-def let_go(database: Database, reserved_s: float) -> Mapping[str, Any]:
+def let_go(database: Database, reserved_until: datetime) -> Mapping[str, Any]:
     """What a row gets whose task waits no longer: it is due now, and who writes this sends its hint."""
     now = database.now
     due = {"state": State.READY, "due_at": now(), "waits_for": None}
-    return due | {"queued_at": now(), "published_at": None, "relay_until": now(reserved_s)}
+    return due | {"queued_at": now(), "published_at": None, "relay_until": reserved_until}

@@ -8,7 +8,7 @@ search reads before it sorts them: there, and where a join decides, rows are sea
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
@@ -58,7 +58,7 @@ class Workers:
         self.database = database
         self._history = history
         self.floor = floor
-        self._reserved_s = reserved_s
+        self._reserved = timedelta(seconds=reserved_s)
 
     def join(self, worker: Incarnation, *, queues: Sequence[str], threads: int, signs: str | None = None) -> None:
         """Record a new incarnation as live, and the signs of life that it gives. Repeatable."""
@@ -192,7 +192,7 @@ class Workers:
         def look(tx: Connection) -> Reaped | None:
             if tx.execute(select(w.c.id).where(*decided)).first() is None:
                 return None
-            return reaped_as(worker, verdicts_of(tx.execute(claims).all(), evidence))
+            return reaped_as(worker, verdicts_of(tx.execute(claims).all(), evidence), None)
 
         if dry_run:
             return self.database.ask(look)
@@ -244,7 +244,7 @@ class Workers:
                 for worker in dict.fromkeys(row.worker for row in candidates)
                 for verdict in verdicts_of([row for row in candidates if row.worker == worker], evidence, is_all=False)
             ]
-            return [hint for verdict in verdicts if (hint := verdict.hint) is not None]
+            return [hint for verdict in verdicts if (hint := verdict.hint(None)) is not None]
         tokens = {
             row.token for row in candidates
         }  # an incarnation that is not live never becomes so: these stay orphans
@@ -320,6 +320,7 @@ class Workers:
         if not verdicts:
             return Reaped(worker, 0, 0, ())
         t, now = self.database.tables.task, self.database.now
+        until = verdicts[0].row.now + self._reserved
         is_cancel_asked = t.c.cancel_requested_at.is_not(None)
         settles = or_(is_cancel_asked, bindparam("b_state") == State.DEAD)
         tx.execute(
@@ -342,7 +343,7 @@ class Workers:
                 ),
                 queued_at=now(),
                 published_at=None,
-                relay_until=now(self._reserved_s),
+                relay_until=until,
                 failures=t.c.failures + bindparam("b_failed"),
                 crashes=t.c.crashes + bindparam("b_crashed"),
                 is_suspect=case(
@@ -366,4 +367,4 @@ class Workers:
             ],
         )
         after_commit.note(tx, by_death(verdicts, worker, certificate))
-        return reaped_as(worker, verdicts)
+        return reaped_as(worker, verdicts, until)

@@ -93,7 +93,7 @@ class DestinationLinesContract(MovedMessagesContract):
         row, history = self.message(ledger, "in-10"), ledger.questions.history(sent[1].task_id)
         still = part.line.tend(limit=10)
         part.decisions.enable("orders", **BY)
-        pages = [self.hinted(part.line.come("orders", limit=2)) for _ in range(3)]
+        pages = [self.marked(ledger, part.line.come("orders", limit=2)) for _ in range(3)]
 
         assert claimed == [[], []]
         assert (waiting, length, still) == (["in-30", "in-10", "in-20", "in-0"], 4, [])
@@ -146,12 +146,14 @@ class DestinationLinesContract(MovedMessagesContract):
 
         self.let_rest(ledger)
         next_one = part.line.next_probe("orders")
+        is_marked = self.marked(ledger, next_one)
         self.settle(ledger, first, Failed(5.0, "no confirm"))
         early = self.claim_sent(ledger, worker, sent)
         clock.forward(FAR_S + 1.0)
         second = self.claim_sent(ledger, worker, sent)
 
         [hint] = next_one
+        assert is_marked == [hint.task_id]
         assert FAR_S - 60.0 < hint.delay_s <= FAR_S
         assert (early, second) == ([], [hint.task_id])
         assert hint.task_id != first.task_id

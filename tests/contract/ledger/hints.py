@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable
+
+import pytest
 
 from tests.contract.given import HOUR_S, LONG_S, Clock, at_once
 from tests.contract.ledger.steps import Steps
@@ -37,6 +40,48 @@ class HintsContract(Steps):
 
         assert [one.attempt for one in needed] == [1]
         assert ledger.hints.take_unpublished(limit=10, grace_s=-1.0, horizon_s=0.0) == []
+
+    def test_a_mark_of_a_task_that_another_has_reserved_since_changes_nothing(
+        self, ledger: Ledger, clock: Clock
+    ) -> None:
+        """It was moved, so that this hint may come too late: whoever moved it sends another, or a sweep does."""
+        [task_id] = self.record(ledger, delay_s=HOUR_S)
+        first = Unpublished(task_id, "default", 0, HOUR_S)
+        of_a_sweep = ledger.hints.take_unpublished(limit=10, grace_s=-1.0, horizon_s=2 * HOUR_S)
+        clock.forward(1.0)
+
+        early = self.marked(ledger, [first])
+        moved = ledger.decisions.reschedule(task_id, delay_s=0.0, who="ada", why="soon")
+        late = self.marked(ledger, [first]) + self.marked(ledger, of_a_sweep)
+        clock.forward(60.0)
+        much_later = self.marked(ledger, [first]) + self.marked(ledger, of_a_sweep)
+
+        assert (early, late, much_later) == ([], [], [])
+        assert self.marked(ledger, [moved]) == [task_id]
+        assert ledger.hints.take_unpublished(limit=10, grace_s=-1.0, horizon_s=0.0) == []
+
+    @pytest.mark.parametrize("way", ["take_unpublished", "unhint", "renew", "relay_planned", "reschedule", "revive"])
+    def test_whoever_reserves_a_task_may_mark_it_and_what_was_recorded_before_may_not(
+        self, ledger: Ledger, way: str
+    ) -> None:
+        [task_id] = self.record(ledger)
+        if way == "revive":
+            ledger.decisions.cancel(task_id, who="ada", why="?")
+        reserve: dict[str, Callable[[], Iterable[Unpublished]]] = {
+            "take_unpublished": lambda: ledger.hints.take_unpublished(limit=10, grace_s=-1.0, horizon_s=0.0),
+            "unhint": lambda: ledger.hints.unhint([task_id]),
+            "renew": lambda: ledger.hints.renew([task_id], before=ledger.questions.clock()),
+            "relay_planned": lambda: (
+                ledger.plans.relay_planned([*ledger.plans.fences([task_id]).values()], by=self.BY).hints
+            ),
+            "reschedule": lambda: [ledger.decisions.reschedule(task_id, delay_s=0.0, who="ada", why="?")],
+            "revive": lambda: [ledger.decisions.revive(task_id, who="ada", why="?")],
+        }
+
+        hints = list(reserve[way]())
+
+        assert self.marked(ledger, [Unpublished(task_id, "default", 0, 0.0)]) == []
+        assert self.marked(ledger, hints) == [task_id]
 
     def test_a_mark_of_a_task_that_runs_or_is_settled_changes_nothing(
         self, ledger: Ledger, database: Database, worker: Incarnation
@@ -85,7 +130,8 @@ class HintsContract(Steps):
         clock.forward(60.0)
 
         assert (len(first), len(again)) == (1, 0)
-        assert ledger.hints.take_unpublished(limit=10, grace_s=0.0, horizon_s=0.0) == first
+        [later] = ledger.hints.take_unpublished(limit=10, grace_s=0.0, horizon_s=0.0)
+        assert later.task_id == first[0].task_id
 
     def test_ten_sweeps_at_once_publish_each_row_once(self, ledger: Ledger) -> None:
         ids = self.record(ledger, 100)
@@ -110,7 +156,7 @@ class HintsContract(Steps):
         clock.forward(60.0)
         later = ledger.hints.take_unpublished(limit=10, grace_s=0.0, horizon_s=400.0)
 
-        assert answered[ready] == Unpublished(ready, "default", 0, 0.0)
+        assert self.unreserved([answered[ready]]) == [Unpublished(ready, "default", 0, 0.0)]
         assert 100.0 - LONG_S < answered[waiting].delay_s <= 100.0
         assert reserved == []
         assert {one.task_id for one in later} == {ready, waiting}

@@ -126,7 +126,7 @@ class JobsContract(JobSteps):
             [Settlement(splitting, Snoozed(3600.0, "its window is full", awaits_room=True))]
         )
 
-        assert [hint.task_id for hint in left.follows] == [job.splitter.id]
+        assert self.marked(ledger, left.follows) == [job.splitter.id]
         assert ledger.questions.has_due(["default"]), "a drain does not leave"
         assert len(ledger.claims.claim([job.splitter.id], by=worker.id)) == 1
 
@@ -632,7 +632,7 @@ class JobsContract(JobSteps):
 
         tended = ledger.part(JobLedger).care.tend_job(queued.id)
 
-        assert [hint.task_id for hint in tended.hints] == [queued.splitter.id]
+        assert self.marked(ledger, tended.hints) == [queued.splitter.id]
         assert len(ledger.claims.claim([queued.splitter.id], by=worker.id)) == 1
 
     def test_a_queued_one_that_is_paused_and_resumed_still_waits(
@@ -705,7 +705,7 @@ class JobsContract(JobSteps):
         assert (pausing.state, refused, split.room) == (JobState.PAUSING, [], None)
         assert resumed is not None
         assert (paused.state, paused.who, resumed.state) == (JobState.PAUSED, "eve@host", JobState.RUNNING)
-        assert {hint.task_id for hint in hints} == {*ids[1:], job.splitter.id}
+        assert set(self.marked(ledger, hints)) == {*ids[1:], job.splitter.id}
         assert len(ledger.claims.claim([hint.task_id for hint in hints], by=worker.id)) == 3
 
     def test_what_whoever_resumed_it_has_not_let_go_a_sweep_does(

@@ -67,6 +67,7 @@ class LimitsContract(Steps):
         [hint] = ledger.part(Limits).admit(["mail"])
 
         assert (hint.task_id, hint.delay_s, hint.attempt) == (ids[2], 0.0, 0)
+        assert self.marked(ledger, [hint]) == [ids[2]]
         assert self.state(ledger, ids[2]) is State.READY
         assert self.limit(ledger) == LimitRow("mail", running=1, coming=1, parked=1)
         assert self.claim(ledger, worker, [ids[2]]) == [ids[2]]

@@ -353,7 +353,7 @@ class MessagesContract(MessageSteps):
         assert (second, end) == (2, (0, None))
         assert self.message(ledger, "a").state is State.WAITING, "it came back, and no page looked there again"
         assert (late, late_end) == ([], None)
-        assert [one.task_id for one in decisions.make_due(which, **BY)[0]] == [sent[0].task_id]
+        assert self.marked(ledger, decisions.make_due(which, **BY)[0]) == [sent[0].task_id]
 
     def test_what_is_sent_after_the_count_is_not_cleared_and_no_more_than_was_confirmed(
         self, ledger: Ledger, clock: Clock

@@ -53,6 +53,7 @@ class OrderContract(Steps):
         self.settle(ledger, claim, Done())
 
         [hint] = ledger.part(Order).advance(["k"])
+        assert self.marked(ledger, [hint]) == [later]
         early = self.turns(ledger, [later])
         clock.forward(HOUR_S + 1.0)
 

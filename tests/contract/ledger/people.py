@@ -175,7 +175,7 @@ class PeopleContract(Steps):
 
         hint = ledger.decisions.revive(claim.task_id, who="ada", why="fixed")
 
-        assert hint == Unpublished(claim.task_id, "default", 2, 0.0)
+        assert self.unreserved([hint]) == [Unpublished(claim.task_id, "default", 2, 0.0)]
         task = self.task(ledger, claim.task_id)
         assert (task.state, task.attempt, task.failures, task.crashes) == (State.READY, 2, 0, 0)
         assert (task.settled_at, task.reason, task.is_cancel_requested) == (None, None, False)
@@ -218,7 +218,7 @@ class PeopleContract(Steps):
 
         hint = ledger.decisions.reschedule(task_id, delay_s=after_s, who="ada", why="a person asked")
 
-        assert hint == Unpublished(task_id, "default", 0, after_s)
+        assert self.unreserved([hint]) == [Unpublished(task_id, "default", 0, after_s)]
         task = self.task(ledger, task_id)
         assert task.state is (State.WAITING if after_s else State.READY)
         assert after_s - LONG_S < (task.due_at - ledger.questions.clock()).total_seconds() <= after_s

@@ -53,7 +53,7 @@ class PlanContract(Steps):
         applied = ledger.plans.relay_planned(fences, by=self.BY)
 
         assert applied.changed == (ids[0],)
-        assert applied.hints == (Unpublished(ids[0], "default", 0, 0.0),)
+        assert self.unreserved(applied.hints) == [Unpublished(ids[0], "default", 0, 0.0)]
         assert dict(applied.refused) == {
             ids[1]: "its hint was sent meanwhile",
             ids[2]: "it was ready and is running now",

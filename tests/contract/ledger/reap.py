@@ -25,7 +25,8 @@ class ReapContract(Steps):
 
         assert reaped is not None
         assert (reaped.worker, reaped.returned, reaped.dead) == (worker.id, 1, 0)
-        assert reaped.hints == (Unpublished(claim.task_id, "default", 1, 0.0),)
+        assert self.unreserved(reaped.hints) == [Unpublished(claim.task_id, "default", 1, 0.0)]
+        assert self.marked(ledger, reaped.hints) == [claim.task_id]
         task = self.task(ledger, claim.task_id)
         assert (task.state, task.attempt, task.failures, task.crashes) == (State.READY, 1, 0, 1)
         assert task.error == "its worker process died: exit status 139 (SIGSEGV)"
@@ -114,7 +115,8 @@ class ReapContract(Steps):
         dry = ledger.workers.orphans(limit=10, dry_run=True)
         returned = ledger.workers.orphans(limit=10)
 
-        assert dry == returned == [Unpublished(claim.task_id, "default", 1, 0.0)]
+        assert dry == self.unreserved(returned) == [Unpublished(claim.task_id, "default", 1, 0.0)]
+        assert self.marked(ledger, returned) == [claim.task_id]
         task = self.task(ledger, claim.task_id)
         assert (task.state, task.crashes) == (State.READY, 0)
         assert self.kinds(ledger, claim.task_id) == ["reaped"]

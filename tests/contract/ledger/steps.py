@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import Engine, create_engine, select
 
 from tests.contract.databases import OnDatabase
 from tests.contract.given import Clock, incarnation, new
 from tests.stores import tables_of
-from workq.ledger import Evidence, Settled
+from workq.ledger import Evidence, Settled, Unpublished
 from workq.ledger.engine.database import Database
 from workq.ledger.sql import Ledger
 from workq.values.incarnation import Incarnation
@@ -97,6 +98,19 @@ class Steps(OnDatabase):
         assert worker is not None
         ledger.workers.reap(worker, Evidence("SIGSEGV", started=dict.fromkeys(ids, 1)))
         return ids
+
+    @staticmethod
+    def marked(ledger: Ledger, hints: Iterable[Unpublished]) -> list[str]:
+        """Note that these hints are confirmed; answers the tasks of which the ledger has noted it."""
+        sent = list(hints)
+        ledger.hints.mark_published(sent)
+        fences = ledger.plans.fences([one.task_id for one in sent])
+        return [one.task_id for one in sent if fences[one.task_id].published_at is not None]
+
+    @staticmethod
+    def unreserved(hints: Iterable[Unpublished]) -> list[Unpublished]:
+        """Without the reservation, whose time the database's clock has decided."""
+        return [replace(one, reserved_until=None) for one in hints]
 
     @staticmethod
     def kinds(ledger: Ledger, task_id: str) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from time import monotonic
 from typing import Any, Final
@@ -20,7 +21,6 @@ from sqlalchemy import (
     Delete,
     Select,
     and_,
-    bindparam,
     case,
     delete,
     func,
@@ -47,6 +47,7 @@ from workq.ledger.engine.states import CLAIMABLE, ENDED, guarded
 from workq.ledger.history import BY_ITSELF, History
 from workq.ledger.keys import live_key
 from workq.ledger.tasks import Tasks
+from workq.ledger.waiting import let_go
 from workq.ledger.waiting import waits as waits_for_others
 from workq.limits.ledger.tables import limit_tables
 from workq.values import codec
@@ -85,7 +86,7 @@ class JobCare:
         self._job_counts = job_counts
         self._bulk = bulk
         self._history = history
-        self._reserved_s = reserved_s
+        self._reserved = timedelta(seconds=reserved_s)
         self._cancel_nested = cancel_nested
 
     def fulfil(self, wishes: Wishes, *, limit: int = AT_ONCE) -> list[Unpublished]:
@@ -115,8 +116,9 @@ class JobCare:
             found = tx.execute(waiting.order_by(j.c.id).limit(1)).first()
             if found is None or tx.execute(select(j.c.id).where(j.c.live_key == job_live_key(name, key))).first():
                 return []
-            mine = select(t.c.queue, t.c.attempt).where(t.c.id == found.split_task, guarded(t.c.state, *CLAIMABLE))
-            splitter = tx.execute(mine.with_for_update()).first()  # tasks before jobs
+            mine = select(t.c.queue, t.c.attempt, self.database.now().label("now"))
+            is_its = [t.c.id == found.split_task, guarded(t.c.state, *CLAIMABLE)]
+            splitter = tx.execute(mine.where(*is_its).with_for_update()).first()  # tasks before jobs
             row = self._job_counts.locked_job(tx, found.id)
             if row is None or row.state is not JobState.PLANNING or row.live_key is not None:
                 return []
@@ -124,8 +126,9 @@ class JobCare:
             self._job_counts.write_job(tx, row)
             if splitter is None:
                 return []
-            tx.execute(update(t).where(t.c.id == found.split_task, guarded(t.c.state, *CLAIMABLE)).values(self._due()))
-            return [Unpublished(found.split_task, splitter.queue, splitter.attempt, 0.0)]
+            until = splitter.now + self._reserved
+            tx.execute(update(t).where(*is_its).values(let_go(self.database, until)))
+            return [Unpublished(found.split_task, splitter.queue, splitter.attempt, 0.0, reserved_until=until)]
 
         try:
             return self.database.run(write)
@@ -170,23 +173,25 @@ class JobCare:
         parked = union_all(subtasks, select(t.c.id).where(t.c.id == splitter, is_waiting, is_parked))
         is_of_slot = select(s.c.task_id).where(s.c.task_id == t.c.id, is_paced).correlate(t).exists()
         still_parked = (
-            select(t.c.id, t.c.queue, t.c.attempt)
+            select(t.c.id, t.c.queue, t.c.attempt, self.database.now().label("now"))
             .where(among(t.c.id, self.database.dialect), is_waiting, or_(is_parked, is_of_slot), is_in_no_line)
             .order_by(t.c.id)
             .with_for_update()
         )
         slots = update(s).where(among(s.c.task_id, self.database.dialect)).values(slot_at=null())
         waiting = update(t).where(among(t.c.id, self.database.dialect), guarded(t.c.state, State.WAITING))
-        come = waiting.values(self._due())
 
         def change(tx: Connection) -> list[Unpublished]:
             come_now: list[Unpublished] = []
             for start in range(0, len(found), AT_ONCE):
                 rows = tx.execute(still_parked, {"b_ids": found[start : start + AT_ONCE]}).all()
+                if not rows:
+                    continue
+                until = rows[0].now + self._reserved
                 ids = {"b_ids": [row.id for row in rows]}
-                tx.execute(come, ids)
+                tx.execute(waiting.values(let_go(self.database, until)), ids)
                 tx.execute(slots, ids)
-                come_now += [Unpublished(row.id, row.queue, row.attempt, 0.0) for row in rows]
+                come_now += [Unpublished(row.id, row.queue, row.attempt, 0.0, reserved_until=until) for row in rows]
             return come_now
 
         found = in_order(self.database.ask(lambda tx: list(tx.execute(parked).scalars())))
@@ -197,32 +202,22 @@ class JobCare:
         if not task_ids:
             return []
         t = self.database.tables.task
-        sleeps = select(t.c.id, t.c.queue, t.c.attempt).where(
+        sleeps = select(t.c.id, t.c.queue, t.c.attempt, self.database.now().label("now")).where(
             among(t.c.id, self.database.dialect),
             guarded(t.c.state, State.WAITING),
             ~waits_for_others(t, self.database),
         )
-        due = update(t).where(t.c.id == bindparam("b_id"), guarded(t.c.state, State.WAITING)).values(self._due())
+        waiting = update(t).where(among(t.c.id, self.database.dialect), guarded(t.c.state, State.WAITING))
 
         def change(tx: Connection) -> list[Unpublished]:
             rows = tx.execute(sleeps.with_for_update(), {"b_ids": in_order(task_ids)}).all()
-            if rows:
-                tx.execute(due, [{"b_id": row.id} for row in rows])
-            return [Unpublished(row.id, row.queue, row.attempt, 0.0) for row in rows]
+            if not rows:
+                return []
+            until = rows[0].now + self._reserved
+            tx.execute(waiting.values(let_go(self.database, until)), {"b_ids": [row.id for row in rows]})
+            return [Unpublished(row.id, row.queue, row.attempt, 0.0, reserved_until=until) for row in rows]
 
         return self.database.run(change)
-
-    def _due(self) -> dict[str, Any]:
-        """What a row gets whose task is due now, with its hint about to be published."""
-        now = self.database.now
-        return {
-            "state": State.READY,
-            "due_at": now(),
-            "waits_for": None,
-            "queued_at": now(),
-            "published_at": None,
-            "relay_until": now(self._reserved_s),
-        }
 
     def withdraw_job(self, job_id: str, *, limit: int) -> list[Unpublished]:
         """Cancel what has not started of a job that is over, ask what runs to stop; answers hints to send."""

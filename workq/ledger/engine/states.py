@@ -64,15 +64,22 @@ def not_before(chosen: Select[Any], t: Table, since: datetime | None) -> Select[
     return chosen if since is None else chosen.where(t.c.due_at >= since)
 
 
-def in_turn(rows: Iterable[Any]) -> list[Unpublished]:
+def in_turn(rows: Iterable[Any], reserved_until: datetime | None) -> list[Unpublished]:
     """As `unpublished`, in the order in which they are due."""
-    return unpublished(sorted(rows, key=lambda row: (row.due_at, row.id)))
+    return unpublished(sorted(rows, key=lambda row: (row.due_at, row.id)), reserved_until)
 
 
-def unpublished(rows: Iterable[Any]) -> list[Unpublished]:
-    """Rows with id, queue, attempt, due_at and now, as what is to be published."""
+def unpublished(rows: Iterable[Any], reserved_until: datetime | None) -> list[Unpublished]:
+    """Rows with id, queue, attempt, due_at and now, as what is to be published. None: they are not reserved."""
     return [
-        Unpublished(row.id, row.queue, row.attempt, max(0.0, (row.due_at - row.now).total_seconds())) for row in rows
+        Unpublished(
+            row.id,
+            row.queue,
+            row.attempt,
+            max(0.0, (row.due_at - row.now).total_seconds()),
+            reserved_until=reserved_until,
+        )
+        for row in rows
     ]
 
 

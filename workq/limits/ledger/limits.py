@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy import Connection, Select, and_, func, select, union
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -168,8 +169,8 @@ class Limits:
             rows = self._claims.take_permitted(tx, call, [*turns.left_s], is_parked=True)
             granted = {row[0] for row in rows}
             if missed := [one for one in turns.takes if one.task_id not in granted]:
-                parked.come(tx, self.database, [one.task_id for one in missed], reserved_s=self._reserved_s)
-                turns.hints += missed
+                parked.come(tx, self.database, [one.task_id for one in missed], reserved_until=turns.reserved_until)
+                turns.hints += [replace(one, reserved_until=turns.reserved_until) for one in missed]
             return rows
 
         claims = limited(claims_of(self._claims.run_claim(take, call), call.token), call.left_s)

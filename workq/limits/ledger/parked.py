@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Delete, Insert, Select, Update, bindparam, delete, func, insert, select, update
 from sqlalchemy.sql.elements import ColumnElement
-from sqlalchemy.types import Float
 
 from workq.ledger import waiting
 from workq.ledger.engine.database import Database
@@ -169,25 +168,25 @@ def _parking(database: Database) -> Update:
     )
 
 
-def come(tx: Connection, database: Database, task_ids: Sequence[str], *, reserved_s: float) -> None:
+def come(tx: Connection, database: Database, task_ids: Sequence[str], *, reserved_until: datetime | None) -> None:
     """It is the turn of these tasks, now."""
-    come_at(tx, database, task_ids, None, reserved_s=reserved_s)
+    come_at(tx, database, task_ids, None, reserved_until=reserved_until)
 
 
 def come_at(
-    tx: Connection, database: Database, task_ids: Sequence[str], at: datetime | None, *, reserved_s: float | None
+    tx: Connection, database: Database, task_ids: Sequence[str], at: datetime | None, *, reserved_until: datetime | None
 ) -> None:
-    """It is the turn of these tasks, then; or now."""
+    """It is the turn of these tasks, then; or now. `reserved_until`: for the caller, who sends their hints."""
     is_ready = at is None
     statement = database.kept(
-        f"unpark, ready: {is_ready}, hinted by the caller: {reserved_s is not None}",
-        partial(_coming, database, is_ready=is_ready, is_reserved=reserved_s is not None),
+        f"unpark, ready: {is_ready}, hinted by the caller: {reserved_until is not None}",
+        partial(_coming, database, is_ready=is_ready, is_reserved=reserved_until is not None),
     )
     given: dict[str, Any] = {"b_ids": in_order(task_ids)}
     if not is_ready:
         given["b_at"] = at
-    if reserved_s is not None:
-        given["b_reserved_s"] = reserved_s
+    if reserved_until is not None:
+        given["b_reserved_until"] = reserved_until
     statement.write(tx, given)
 
 
@@ -199,6 +198,6 @@ def _coming(database: Database, *, is_ready: bool, is_reserved: bool) -> Update:
         "waits_for": None,
     }
     if is_reserved:
-        reserved_s = bindparam("b_reserved_s", type_=Float())
-        values |= {"queued_at": now(), "published_at": None, "relay_until": now(reserved_s)}
+        until = bindparam("b_reserved_until", type_=t.c.relay_until.type)
+        values |= {"queued_at": now(), "published_at": None, "relay_until": until}
     return update(t).where(among(t.c.id, database.dialect), guarded(t.c.state, *CLAIMABLE)).values(values)

@@ -245,6 +245,8 @@ class NextPermits:
     """The caller claims them; those that are not granted `come`."""
     left_s: dict[str, float | None] = field(default_factory=dict)
     """Of each of these: within how many seconds it has to start (None: at any time)."""
+    reserved_until: datetime | None = None
+    """What comes is reserved until then."""
     is_cut: bool = False
     """None of those who were looked at waits any more, and there are others behind them: call again."""
 
@@ -257,8 +259,8 @@ def admit(
     Now: as many as the caller has `room` for, of its `queues`. What is of a job has to ask that,
     too (see jobs/ledger/gate.py).
     """
-    turns = NextPermits()
     limit = _locked(tx, database, key)
+    turns = NextPermits(reserved_until=limit.now + timedelta(seconds=reserved_s))
     if not limit.has_parked and not limit.is_idle:
         return turns
     _count(tx, database, limit)
@@ -276,7 +278,8 @@ def admit(
             else:
                 limit.promise(row.task_id, at)
                 delay_s = max(0.0, (at - limit.now).total_seconds())
-                turns.hints.append(Unpublished(row.task_id, row.queue, row.attempt, delay_s))
+                hint = Unpublished(row.task_id, row.queue, row.attempt, delay_s, reserved_until=turns.reserved_until)
+                turns.hints.append(hint)
         seen.append(row.number)
     if (
         limit.is_idle
@@ -292,7 +295,7 @@ def admit(
     if len(seen) >= parked.AT_ONCE and not turns.hints and not turns.takes:
         parked.leave_gone(tx, database, key)
         turns.is_cut = True
-    _write(tx, database, limit, reserved_s=reserved_s, is_used=True)
+    _write(tx, database, limit, reserved_until=turns.reserved_until, is_used=True)
     return turns
 
 
@@ -410,9 +413,14 @@ def _counts(limit: _Limit, permit: _Permit) -> bool:
 
 
 def _write(
-    tx: Connection, database: Database, limit: _Limit, *, reserved_s: float | None = None, is_used: bool = False
+    tx: Connection,
+    database: Database,
+    limit: _Limit,
+    *,
+    reserved_until: datetime | None = None,
+    is_used: bool = False,
 ) -> None:
-    """What was decided. Without `reserved_s`, who asked has the hints in hand, and sends them again in time.
+    """What was decided. Without `reserved_until`, who asked has the hints in hand, and sends them again in time.
 
     That it was used is noted now and then, or when `is_used`: everybody writes to this row.
     """
@@ -433,7 +441,7 @@ def _write(
         database.kept_rows("promise", partial(_promising, database)).write(tx, rows)
     for at, coming in groupby(sorted((at, task_id) for task_id, at in limit.new_promises.items()), lambda one: one[0]):
         ids = [task_id for _, task_id in coming]
-        come_at(tx, database, ids, None if at <= limit.now else at, reserved_s=reserved_s)
+        come_at(tx, database, ids, None if at <= limit.now else at, reserved_until=reserved_until)
     if is_used:
         used = database.kept("use a limit", partial(_using, database))
         used.write(tx, {"b_key": limit.key, "b_last": limit.last})

@@ -10,7 +10,7 @@ Locks: tasks first, then messages.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import Connection, Select, delete, func, literal, or_, select, update
@@ -70,7 +70,7 @@ class MessageDecisions:
         self._history = history
         self._letters = letters
         self._decisions = decisions
-        self._reserved_s = reserved_s
+        self._reserved = timedelta(seconds=reserved_s)
 
     # -- one message
 
@@ -300,7 +300,9 @@ class MessageDecisions:
         m = message_tables(self.database).message
         page = self._late(which, longer_s=longer_s, limit=limit, after=after)
         still = among(t.c.id, dialect), guarded(t.c.state, State.WAITING), t.c.due_at > now()
-        waits = select(t.c.id, t.c.queue, t.c.attempt).where(*still).order_by(t.c.id).with_for_update()
+        waits = (
+            select(t.c.id, t.c.queue, t.c.attempt, now().label("now")).where(*still).order_by(t.c.id).with_for_update()
+        )
         overdue = select(m.c.task_id).where(among(m.c.task_id, dialect), m.c.due_at <= now()).with_for_update()
 
         def make(tx: Connection) -> tuple[list[Unpublished], MessagePosition | None]:
@@ -315,11 +317,13 @@ class MessageDecisions:
             rows = [row for row in rows if str(row.id) in due]
             if not rows:
                 return [], last
-            let_go = update(t).where(among(t.c.id, dialect)).values(**waiting.let_go(self.database, self._reserved_s))
+            until = rows[0].now + self._reserved
+            let_go = update(t).where(among(t.c.id, dialect)).values(**waiting.let_go(self.database, until))
             tx.execute(let_go, {"b_ids": in_order(due)})
             said = {**who_and_why(who, why), "delay_s": 0.0}
             self._history.append(tx, "rescheduled", said, task_ids=[str(row.id) for row in rows])
-            return [Unpublished(str(row.id), row.queue, row.attempt, 0.0) for row in rows], last
+            hints = [Unpublished(str(row.id), row.queue, row.attempt, 0.0, reserved_until=until) for row in rows]
+            return hints, last
 
         return self.database.run(make)
 

@@ -12,8 +12,10 @@ Locks: tasks in the order of their ids, then destinations.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, Final
 
+from msgspec.structs import replace
 from sqlalchemy import Connection, Select, delete, func, insert, or_, select, update
 
 from workq.ledger import Unpublished, waiting
@@ -39,7 +41,7 @@ class DestinationLine:
 
     def __init__(self, database: Database, *, reserved_s: float) -> None:
         self.database = database
-        self._reserved_s = reserved_s
+        self._reserved = timedelta(seconds=reserved_s)
 
     def length(self, destination: str) -> int:
         """How many messages wait for a destination."""
@@ -75,7 +77,7 @@ class DestinationLine:
             rest_s = (row.rests_until - row.now).total_seconds()
             tried = {"probe": one.task_id, "probe_until": self.database.now(rest_s + PROBE_S)}
             tx.execute(update(d).where(d.c.name == destination).values(tried))
-            return [Unpublished(one.task_id, one.queue, one.attempt, rest_s)]
+            return [replace(one, delay_s=rest_s)]
 
         return self.database.run(choose)
 
@@ -140,23 +142,26 @@ class DestinationLine:
         ids = {"b_ids": in_order(str(one.task_id) for one in places)}
         tasks = {str(row.id): row for row in tx.execute(self._locked(), ids)}  # all: whoever is put there again waits
         coming = [one for place in places if (one := tasks.get(str(place.task_id))) is not None and one.is_in_line]
+        hints: list[Unpublished] = []
         if coming:
             mine = update(t).where(among(t.c.id, self.database.dialect), guarded(t.c.state, *CLAIMABLE))
-            values = waiting.let_go(self.database, self._reserved_s)
+            until = coming[0].now + self._reserved
+            values = waiting.let_go(self.database, until)
             tx.execute(mine.values(**values), {"b_ids": in_order(str(one.id) for one in coming)})
+            hints = [Unpublished(str(one.id), one.queue, one.attempt, 0.0, reserved_until=until) for one in coming]
         gone = delete(w).where(
             w.c.destination == destination,
             w.c.due_at <= places[-1].due_at,
             among(w.c.task_id, self.database.dialect),
         )
         tx.execute(gone, ids)
-        return len(places), [Unpublished(str(one.id), one.queue, one.attempt, 0.0) for one in coming]
+        return len(places), hints
 
     def _locked(self) -> Select[Any]:
         t = self.database.tables.task
         is_waiting = guarded(t.c.state, State.WAITING) & waiting.waits(t, self.database)
         is_in_line = (is_waiting & (t.c.waits_for == WAITS)).label("is_in_line")
-        columns = select(t.c.id, t.c.queue, t.c.attempt, is_in_line)
+        columns = select(t.c.id, t.c.queue, t.c.attempt, is_in_line, self.database.now().label("now"))
         return columns.where(among(t.c.id, self.database.dialect)).order_by(t.c.id).with_for_update()
 
 

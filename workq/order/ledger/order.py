@@ -14,7 +14,7 @@ wait.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -54,7 +54,7 @@ class Order:
     def __init__(self, ledger: Ledger) -> None:
         self.database = ledger.database
         self._at_its_turn = ledger.slices.at_its_turn
-        self._reserved_s = ledger.reserved_s
+        self._reserved = timedelta(seconds=ledger.reserved_s)
 
     def advance(self, keys: Iterable[str]) -> list[Unpublished]:
         """Let the lines of these order keys move up, where their first has ended; answers whose turn has come.
@@ -131,7 +131,7 @@ class Order:
         in_line = p.c.order_key == line.id
         blocks = and_(t.c.state == State.DEAD, p.c.after_death == AfterDeath.BLOCK.value)
         stays = (  # thousands in a row may have been cancelled
-            select(p.c.position, p.c.task_id, p.c.due_at)
+            select(p.c.position, p.c.task_id, p.c.due_at, self.database.now().label("now"))
             .join(t, t.c.id == p.c.task_id)
             .where(or_(t.c.state.not_in([one.value for one in SETTLED]), blocks))
             .order_by(p.c.position)
@@ -161,7 +161,7 @@ class Order:
     def _come(self, tx: Connection, following: Any) -> list[Unpublished]:
         """It is the turn of a task, unless it was cancelled or has expired meanwhile."""
         t, now = self.database.tables.task, self.database.now
-        wanted = literal(following.due_at, Instant())
+        wanted, until = literal(following.due_at, Instant()), following.now + self._reserved
         is_late = wanted > now()
         moved = tx.execute(
             update(t)
@@ -172,7 +172,7 @@ class Order:
                 waits_for=None,
                 queued_at=now(),
                 published_at=None,
-                relay_until=now(self._reserved_s),
+                relay_until=until,
             )
         ).rowcount
         if not moved:
@@ -186,4 +186,4 @@ class Order:
             tx.execute(update(t).where(t.c.id == following.task_id).values(**still))
             return []
         delay_s = max(0.0, (row.due_at - row.now).total_seconds())
-        return [Unpublished(following.task_id, row.queue, row.attempt, delay_s)]
+        return [Unpublished(following.task_id, row.queue, row.attempt, delay_s, reserved_until=until)]

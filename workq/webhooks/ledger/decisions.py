@@ -17,6 +17,7 @@ Locks: tasks first, then deliveries, then endpoints, then limits.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Final
 
 from sqlalchemy import Connection, func, select, update
@@ -73,7 +74,7 @@ class WebhookDecisions:
         self._counter = counter
         self._notices = notices
         self._tasks = tasks
-        self._reserved_s = reserved_s
+        self._reserved = timedelta(seconds=reserved_s)
 
     def disable_endpoint(self, endpoint_id: str, *, who: str, why: str) -> None:
         """Send nothing to an endpoint any more, from now on, and hold what waits; what is under way ends. Repeatable.
@@ -207,19 +208,26 @@ class WebhookDecisions:
                     f"endpoint {endpoint_id!r} is disabled; first: workq webhook endpoint enable {endpoint_id}"
                 )
             rows = self._held(tx, endpoint_id, limit)
-            locks = select(t.c.id, t.c.order_key).where(among(t.c.id, self.database.dialect)).order_by(t.c.id)
-            held = tx.execute(locks.with_for_update(), {"b_ids": in_order(row.task_id for row in rows)}).all()
+            locks = select(t.c.id, t.c.order_key, self.database.now().label("now")).order_by(t.c.id).with_for_update()
+            locks = locks.where(among(t.c.id, self.database.dialect))
+            held = tx.execute(locks, {"b_ids": in_order(row.task_id for row in rows)}).all()
             first = heads(tx, self.database, {one.order_key for one in held if one.order_key is not None})
             tasks = {"b_ids": in_order(one.id for one in held if one.order_key is None or one.id in first)}
             mine = update(t).where(among(t.c.id, self.database.dialect), guarded(t.c.state, *CLAIMABLE))
-            tx.execute(mine.values(**waiting.let_go(self.database, self._reserved_s)), tasks)
+            until = held[0].now + self._reserved if held else None
+            if until is not None:
+                tx.execute(mine.values(**waiting.let_go(self.database, until)), tasks)
             wanted = {"state": DeliveryState.PENDING.value, "cause": Cause.MANUAL.value}
             self._set(tx, [row.id for row in rows], wanted)
             self._note(tx, "rescheduled", [row.task_id for row in rows], {**who_and_why(who, why), "delay_s": 0.0})
             ready = select(t.c.id, t.c.queue, t.c.attempt).where(
                 among(t.c.id, self.database.dialect), guarded(t.c.state, State.READY)
             )
-            found = {row.id: Unpublished(row.id, row.queue, row.attempt, 0.0) for row in tx.execute(ready, tasks)}
+            hints = [
+                Unpublished(row.id, row.queue, row.attempt, 0.0, reserved_until=until)
+                for row in tx.execute(ready, tasks)
+            ]
+            found = {one.task_id: one for one in hints}
             return len(rows), [found[row.task_id] for row in rows if row.task_id in found]
 
         return self.database.run(release)
