@@ -234,6 +234,8 @@ class RedisStreamStage(KindStage):
     def __init__(self, server: Redis) -> None:
         self._redis = server
         self.key = new_name()
+        with self._client() as client:  # once a second: a disk that is slow to sync keeps back what is answered already
+            client.config_set("appendfsync", "always")
 
     @property
     def port(self) -> int:
