@@ -654,16 +654,6 @@ def the_marker_overtakes_hints_that_came_later() -> Any:
 
 
 @mutant
-def the_marker_ignores_what_is_held() -> Any:
-    original = Markers.lost
-
-    def lost(self: Markers, proof: Any, *, held: Any, **kwargs: Any) -> Any:
-        return original(self, proof, held=(), **kwargs)
-
-    return replaced(Markers, "lost", lost)
-
-
-@mutant
 def a_marker_is_returned_before_the_hints_ahead_of_it_are_held() -> Any:
     original = ForeignMessages.sort
 
@@ -936,7 +926,6 @@ KINDS = {
     "release_drops_what_others_hold": ("any",),
     "the_marker_proves_without_a_grace": ("healthy", "losing"),
     "the_marker_overtakes_hints_that_came_later": ("healthy", "losing"),
-    "the_marker_ignores_what_is_held": ("healthy", "losing"),
     "a_marker_is_returned_before_the_hints_ahead_of_it_are_held": ("healthy", "losing"),
     "what_is_handed_back_is_not_stamped": ("healthy", "losing"),
     "no_marker_is_ever_sent": ("losing",),
