@@ -48,6 +48,7 @@ from workq.demo.stage import (
     working,
     write_settings,
 )
+from workq.errors import Refused
 from workq.jobs.ledger.sql import JobLedger
 from workq.jobs.values import JOB_ENDED, SPLIT, JobRow, JobState
 from workq.lab.fleet import only_workq_variables
@@ -367,7 +368,11 @@ class _Run:
                 narrator.recovered(seen.recovery)
         if not seen.has_paused and part >= PAUSE_AT and found.state is JobState.RUNNING:
             seen.has_paused = True
-            self._pause()
+            try:
+                self._pause()
+            except Refused:  # on a machine that is very busy it may have ended before
+                if self._row().state not in JOB_ENDED:
+                    raise
         is_back = seen.killed is None or seen.recovery is not None
         return found.state in JOB_ENDED and is_back
 
