@@ -51,7 +51,8 @@ def test_queues_and_exchanges_deleted_under_their_consumers_come_back_and_lose_n
     with leg.fleet(processes=1, threads=2) as fleet:
         leg["until_told"].enqueue_many({"number": number} for number in range(2))
         wait_until(lambda: len(leg.starts()) == 2, timeout_s=30, what="both threads are busy")
-        enqueue(leg, 100)
+        for _ in range(20):  # in as many deliveries: the consumer has few of them in its hands
+            enqueue(leg, 5)
         enqueue(leg, 20, delay_s=2.0)
         names = [*queues(server, leg, "q"), *queues(server, leg, "delay")]
         namespace = leg.app.settings.namespace
