@@ -52,6 +52,8 @@ class FinalRow:
     state: State
     attempt: int
     reason: str | None
+    times: str = ""
+    """When it was queued, due and hinted last, by the ledger's clock: told where something is wrong."""
 
 
 class Scratch(Namespace):
@@ -118,9 +120,13 @@ class Scratch(Namespace):
     def rows(self) -> list[FinalRow]:
         """Every task."""
         t = self.database.tables.task
-        query = select(t.c.id, t.c.state, t.c.attempt, t.c.reason, t.c.payload).order_by(t.c.id)
+        columns = (t.c.id, t.c.state, t.c.attempt, t.c.reason, t.c.payload, t.c.queued_at, t.c.due_at, t.c.published_at)
+        query = select(*columns, self.database.now().label("now")).order_by(t.c.id)
         found = self.database.ask(lambda tx: tx.execute(query).all())
-        return [FinalRow(row.id, _number(row.payload), State(row.state), row.attempt, row.reason) for row in found]
+        return [
+            FinalRow(row.id, _number(row.payload), State(row.state), row.attempt, row.reason, _times(row))
+            for row in found
+        ]
 
     def settled(self, limit: int) -> dict[str, tuple[str, int, Any]]:
         """The newest tasks that are settled: state, attempt and time, which must never change again."""
@@ -168,6 +174,11 @@ class Scratch(Namespace):
 
 def _purging(queue: str) -> Order:
     return lambda channel, done: channel.queue_purge(queue, callback=done)
+
+
+def _times(row: Any) -> str:
+    hinted = "not hinted" if row.published_at is None else f"hinted {row.published_at:%H:%M:%S.%f}"
+    return f"queued {row.queued_at:%H:%M:%S.%f}, due {row.due_at:%H:%M:%S.%f}, {hinted}; read {row.now:%H:%M:%S.%f}"
 
 
 def _number(payload: str) -> int:

@@ -456,5 +456,8 @@ def timeline(evidence: RunEvidence, finding: RunFinding, events: Iterable[str] =
     lines += [f"    ledger: {event}" for event in events]
     for row in evidence.rows:
         if row.number in numbers or row.id == finding.task_id:
-            lines.append(f"    ledger: {row.id} is {row.state}, attempt {row.attempt}, {row.reason or 'no reason'}")
+            reason = row.reason or "no reason"
+            lines.append(
+                f"    ledger: {row.id} is {row.state}, attempt {row.attempt}, {reason}; {row.times}".rstrip("; ")
+            )
     return lines
