@@ -133,7 +133,7 @@ def main() -> int:
 def _minutes(found: dict[str, Any], names: Sequence[str], count: int, *, is_quick: bool) -> Iterator[str]:
     """Add one minute after the other; answers a line about each."""
     found["horizon_machine"] = _machine()
-    names, count, minute_s = (names[-1:], 2, 2.0) if is_quick else (names, count, 60.0)
+    names, count, minute_s = (names[-1:], 2, 1.2) if is_quick else (names, count, 60.0)
     for contestant in [one for one in ROSTER if one.name in names]:
         for is_pinned in (False, True):
             for minute in horizon.minutes(contestant, count, is_pinned=is_pinned, minute_s=minute_s):

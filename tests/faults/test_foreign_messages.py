@@ -219,7 +219,7 @@ def test_two_thousand_foreign_messages_do_not_stop_our_own_tasks_nor_fill_the_lo
 def test_thousands_of_forged_hints_start_nothing(fast_leg: Leg, intruder: Intruder) -> None:
     """S3."""
     ids = [new_task_id() for _ in range(3_000)]
-    size = 1 if fast_leg.name == "servers" else 20  # on SQLite every message costs a handful of commits
+    size = 2 if fast_leg.name == "servers" else 20  # on SQLite every message costs a handful of commits
     intruder.put([hint(*ids[start : start + size]) for start in range(0, len(ids), size)])
     with fast_leg.fleet(processes=2, threads=4 * size) as fleet:
         wait_until(lambda: len(unknown_ids(fast_leg)) == len(ids), timeout_s=120, what="all were looked up")
