@@ -231,11 +231,15 @@ class _Told:
             try:
                 answer = found(*args, **kwargs)
                 if name in ("claim", "claim_hinted"):
-                    world.on_claimed(answer)
+                    world.on_claimed(answer, self._in_doubt())
                 elif name == "admit_and_claim":
-                    world.on_claimed(answer[0])
+                    world.on_claimed(answer[0], ())
                 return answer
             finally:
                 world.op = before
 
         return called
+
+    def _in_doubt(self) -> set[str]:
+        """The tasks of calls whose commit stayed unknown: the next claim of their worker hands them back."""
+        return {task_id for doubts in self._part._doubtful.values() for _, ids in doubts for task_id in ids}

@@ -17,7 +17,7 @@ no more run at once than it says.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -435,11 +435,14 @@ class Recorder:
         """How many subtasks are still to be made or settled."""
         return 0
 
-    def claimed(self, claims: Sequence[Claim]) -> None:
-        """A claim has answered: whatever it granted, also by an earlier try, is in the answer, or it runs nowhere."""
+    def claimed(self, claims: Sequence[Claim], in_doubt: Collection[str]) -> None:
+        """A claim has answered: whatever it granted, also by an earlier try, is in the answer, or it runs nowhere.
+
+        Or it is in doubt, where a part of the call has answered and the commit of the other stayed unknown.
+        """
         answered = {(claim.task_id, claim.attempt) for claim in claims}
         for call, task_id, attempt in self._granted:
-            if call is self.world.op and (task_id, attempt) not in answered:
+            if call is self.world.op and (task_id, attempt) not in answered and task_id not in in_doubt:
                 self.world.violated("I3", f"{task_id}: attempt {attempt} was granted, and nobody was told")
         self._granted = [one for one in self._granted if one[0] is not self.world.op]
 

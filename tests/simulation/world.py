@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from random import Random
@@ -249,7 +249,7 @@ class World:
         self.acting: Strand | None = None
         self.op: tuple[str, tuple[object, ...], dict[str, object]] | None = None
         """The ledger's method that is being called."""
-        self.on_claimed: Callable[[Sequence[Claim]], None] = lambda claims: None
+        self.on_claimed: Callable[[Sequence[Claim], Collection[str]], None] = lambda claims, in_doubt: None
         """Called with what a claim has answered, while `op` is that claim."""
         self.violations: list[str] = []
         self.after_step: list[Callable[[], None]] = []
