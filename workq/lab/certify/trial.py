@@ -44,6 +44,7 @@ from workq.lab.certify.verdict import Round, RunEvidence, RunFinding, judge, tim
 from workq.lab.certify.witness import QUEUE, Testimony
 from workq.lab.fleet import SERVER_UNREACHABLE, Host, last_words, logged_by_workers, only_workq_variables, startup_s
 from workq.lab.namespace import new_name, settings_for, urls_of, versions_here, write_settings
+from workq.ledger.questions import Questions
 from workq.recovery.sweep import sweep
 from workq.values.task import State
 
@@ -304,9 +305,7 @@ class _CertifyTrial:
             limit_s += SESSION_S
         stage.tell(f"no more faults; {self.journal.acknowledged} tasks were acknowledged")
         stores = stage.scratch.app.stores
-        self._until(
-            lambda: not any(stores.ledger.questions.counts().states[one] for one in State if one not in _ENDED), limit_s
-        )
+        self._until(lambda: have_all_ended(stores.ledger.questions), limit_s)
         self._until(lambda: not any(self._left().values()), limit_s)
         residue = self._left()
         wanted = HOSTS * self.wishes.processes
@@ -379,6 +378,11 @@ class _CertifyTrial:
 
 
 _ENDED: Final = (State.SUCCEEDED, State.DEAD, State.CANCELLED)
+
+
+def have_all_ended(questions: Questions) -> bool:
+    """Whether no task is open. By one answer: what waits in the first may be ready in the next."""
+    return not any(count for state, count in questions.counts().states.items() if state not in _ENDED)
 
 
 def _late_max_s(settings: Settings) -> float:
