@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-from tests.simulation.interleavings import Explored, explored
+from tests.simulation.interleavings import Explored, explored, one_fewer
 
 T = TypeVar("T")
 RULES: Final = {
@@ -95,10 +95,8 @@ class State(NamedTuple):
 
     def after(self, fault: str) -> State | None:
         """With one such fault less to come; None: there is none left."""
-        at = FAULTS.index(fault)
-        if not self.left[at]:
-            return None
-        return self._replace(left=(*self.left[:at], self.left[at] - 1, *self.left[at + 1 :]))
+        left = one_fewer(self.left, FAULTS.index(fault))
+        return None if left is None else self._replace(left=left)
 
     def hears(self, store: int) -> bool:
         """Whether packets of it arrive there: the kernel of a stopped process answers the ledger, and no heartbeat."""

@@ -71,6 +71,11 @@ def explored(
     return Explored(len(states), wrong)
 
 
+def one_fewer(left: tuple[int, ...], at: int) -> tuple[int, ...] | None:
+    """How many faults of each kind are left, with one of this kind less; None: there is none of it left."""
+    return (*left[:at], left[at] - 1, *left[at + 1 :]) if left[at] else None
+
+
 def _way(came: list[tuple[int, str] | None], at: int) -> list[str]:
     way = []
     while (step := came[at]) is not None:

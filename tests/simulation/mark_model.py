@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Literal
 
-from tests.simulation.interleavings import Explored, explored
+from tests.simulation.interleavings import Explored, explored, one_fewer
 
 RULES: Final = {
     "reserved": "what has been reserved is not marked by whoever recorded it",
@@ -27,6 +27,7 @@ RULES: Final = {
     "reservation_ends": "what a dead sender has reserved is free for a sweep after a while",
 }
 FAULTS: Final = ("crash", "move")
+"""`move`: somebody moves the task. No end of it is taken for granted, as of a fault."""
 Due = Literal["now", "later"]
 PRODUCER: Final = 0
 SWEEPS: Final = (1, 2)
@@ -72,14 +73,11 @@ class State:
 
     def after(self, fault: str) -> State | None:
         """With one such fault less to come; None: there is none left."""
-        at = FAULTS.index(fault)
-        if not self.left[at]:
-            return None
-        return replace(self, left=(*self.left[:at], self.left[at] - 1, *self.left[at + 1 :]))
+        left = one_fewer(self.left, FAULTS.index(fault))
+        return None if left is None else replace(self, left=left)
 
-    def with_sender(self, at: int, **changes: object) -> State:
-        changed = replace(self.senders[at], **changes)  # type: ignore[arg-type]
-        return replace(self, senders=(*self.senders[:at], changed, *self.senders[at + 1 :]))
+    def with_sender(self, at: int, sender: Sender) -> State:
+        return replace(self, senders=(*self.senders[:at], sender, *self.senders[at + 1 :]))
 
 
 Step = tuple[str, State]
@@ -91,7 +89,7 @@ def steps(s: State, without: frozenset[str]) -> Iterator[Step]:
         if sender.does != "idle":
             yield from _sender(s, at, sender, without)
             if less := s.after("crash"):
-                yield f"! {NAMES[at]} dies", less.with_sender(at, does="idle")
+                yield f"! {NAMES[at]} dies", less.with_sender(at, Sender())
     for at in SWEEPS:
         if s.senders[at].does == "idle" and not s.is_marked and (s.reserved_by == NOBODY or s.is_over):
             yield f"{NAMES[at]} reserves", _reserved(s, at)
@@ -106,17 +104,17 @@ def steps(s: State, without: frozenset[str]) -> Iterator[Step]:
 
 
 def _reserved(s: State, at: int) -> State:
-    return replace(s, reserved_by=at, is_over=False).with_sender(at, does="sends", due=s.due)
+    return replace(s, reserved_by=at, is_over=False).with_sender(at, Sender("sends", s.due))
 
 
 def _sender(s: State, at: int, sender: Sender, without: frozenset[str]) -> Iterator[Step]:
     if sender.does == "sends":
-        sent = s.with_sender(at, does="marks")
+        sent = s.with_sender(at, Sender("marks", sender.due))
         yield f"{NAMES[at]} sends to the broker", replace(sent, queued=s.queued | {sender.due})
         if sender.due == "later":
             yield f"{NAMES[at]} writes a row", replace(sent, rows=s.rows | {sender.due})
     else:
-        done = s.with_sender(at, does="idle")
+        done = s.with_sender(at, Sender())
         marked = replace(done, is_marked=True, reserved_by=NOBODY, is_over=False)
         yield f"{NAMES[at]} marks", marked if _may_mark(s, at, without) else done
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from tests.simulation.interleavings import Explored, explored
+from tests.simulation.interleavings import Explored, explored, one_fewer
 
 RULES: Final = {
     "publish_first": "a row is deleted after its hint is confirmed",
@@ -81,10 +81,8 @@ class State:
 
     def after(self, fault: str) -> State | None:
         """With one such fault less to come; None: there is none left."""
-        at = FAULTS.index(fault)
-        if not self.left[at]:
-            return None
-        return replace(self, left=(*self.left[:at], self.left[at] - 1, *self.left[at + 1 :]))
+        left = one_fewer(self.left, FAULTS.index(fault))
+        return None if left is None else replace(self, left=left)
 
     def queued(self, what: str) -> State:
         """It is in the main queue now. More copies than four tell nothing new."""

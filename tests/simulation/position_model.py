@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
-from tests.simulation.interleavings import Explored, explored
+from tests.simulation.interleavings import Explored, explored, one_fewer
 
 RULES: Final = {
     "noted_first": "`sent_at` is noted before the ends are read",
@@ -119,10 +119,8 @@ class State(NamedTuple):
 
     def after(self, fault: str) -> State | None:
         """With one such fault less to come; None: there is none left."""
-        at = FAULTS.index(fault)
-        if not self.left[at]:
-            return None
-        return self._replace(left=(*self.left[:at], self.left[at] - 1, *self.left[at + 1 :]))
+        left = one_fewer(self.left, FAULTS.index(fault))
+        return None if left is None else self._replace(left=left)
 
     def having(self, at: int, partition: Partition) -> State:
         """With this partition in the place of another. Their order means nothing."""
