@@ -58,6 +58,8 @@ from workq.logs.buffer import Buffer
 settings.register_profile("workq", deadline=None)  # a machine that is busy elsewhere breaks no promise
 settings.load_profile("workq")
 
+QUICK: Final = ("cli", "simulation", "unit")
+"""The folders of tests of which none lasts for long."""
 SERVERS = ("rabbitmq", "redis", "postgres", "mysql", "pgbouncer", "kafka", "artemis")
 _used = pytest.StashKey[list[str]]()
 _machine = pytest.StashKey[Standstill]()
@@ -173,19 +175,37 @@ def pytest_runtest_makereport(
     return report
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
     """Starting processes is what the suite spends most of its time with: what is marked does it on one leg alone, or
     in the long run alone."""
     if [Path(one).name for one in config.args] == ["tests"]:
         config.stash[_whole] = frozenset(item.nodeid for item in items)
-    if config.getoption("--long"):
-        return
-    left_out = [item for item in items if item.get_closest_marker("only_long")]
-    if not config.getoption("--both-legs"):
-        left_out += [item for item in items if item.get_closest_marker("one_leg") and _is_on_sqlite(item)]
-    items[:] = [item for item in items if item not in left_out]
-    config.hook.pytest_deselected(items=left_out)
+    if not config.getoption("--long"):
+        left_out = [item for item in items if item.get_closest_marker("only_long")]
+        if not config.getoption("--both-legs"):
+            left_out += [item for item in items if item.get_closest_marker("one_leg") and _is_on_sqlite(item)]
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
+    yield  # they are shuffled
+    if (processes := getattr(config, "workerinput", {}).get("workercount", 1)) > 1:
+        items[:] = _quick_ones_last(items, processes)
+
+
+def _quick_ones_last(items: Sequence[pytest.Item], processes: int) -> list[pytest.Item]:
+    """In the part of each process of a distributed run, which is that much of all in a row.
+
+    Who has done its part takes over from the ends of others; so at the end of the run none waits for half a minute of
+    another.
+    """
+    quick = [item for item in items if item.path.parent.name in QUICK]
+    longer = [item for item in items if item.path.parent.name not in QUICK]
+    parts = ((_part(longer, one, processes), _part(quick, one, processes)) for one in range(processes))
+    return [item for part in parts for items in part for item in items]
+
+
+def _part(items: Sequence[pytest.Item], number: int, of: int) -> Sequence[pytest.Item]:
+    return items[len(items) * number // of : len(items) * (number + 1) // of]
 
 
 def pytest_collection_finish() -> None:
