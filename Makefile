@@ -53,9 +53,7 @@ demo-messages: $(FULL) ## 20,000 messages at their time to RabbitMQ, Kafka, HTTP
 .PHONY: test
 test: $(FULL) servers ## all tests, against private servers; a missing server is a failure (LEGS=both: each fault on SQLite too)
 	@echo "test: unit, contract, simulation, fault and system tests; private servers on free ports; nothing is skipped"
-	@$(BIN)/python -m compileall -q workq tests # where Python writes no bytecode by itself, each of some thousand processes would
-	@$(BIN)/python -m tests.java_starts
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --collect-only -q >/dev/null || : # pytest writes down how it reads each test, once for all its processes
+	@scripts/prepare-tests.sh
 	@scripts/in-memory.sh scripts/pythons.sh
 	@scripts/in-memory.sh $(BIN)/pytest --require=all --numprocesses=5 --dist=worksteal $(if $(LEGS),--both-legs)
 
