@@ -223,8 +223,17 @@ class TestApplication:
         assert named.err == ""
 
 
-@pytest.mark.parametrize("command", [("config",), ("doctor",), ("db", "status"), ("status",)], ids=" ".join)
-def test_no_command_shows_the_password_or_the_query_of_a_url(cli: Cli, command: tuple[str, ...]) -> None:
+ASKING = [
+    ("config",),
+    ("doctor",),
+    ("db", "status"),
+    ("status",),
+    *(one for one, _ in commands() if one[-1:] == ("ls",)),
+]
+
+
+@pytest.mark.parametrize("command", ASKING, ids=" ".join)
+def test_no_command_that_asks_shows_the_password_or_the_query_of_a_url(cli: Cli, command: tuple[str, ...]) -> None:
     query = "?ssl_key=canary-of-a-query"
     urls = {
         "WORKQ_LEDGER_URL": f"postgresql://eve:canary-of-a-password@127.0.0.1:1/shop{query}",

@@ -64,13 +64,16 @@ class ClaimContract(Steps):
 
         assert ledger.claims.claim(ids, by=worker.id) == []
 
-    def test_each_task_is_granted_to_one_of_eight_workers(self, ledger: Ledger, worker: Incarnation) -> None:
+    def test_each_task_is_granted_to_one_of_eight_workers(self, ledger: Ledger) -> None:
         ids = self.record(ledger, 60)
+        workers = [incarnation() for _ in range(8)]
+        for worker in workers:
+            ledger.workers.join(worker, queues=["default"], threads=4)
 
         def claim(number: int) -> list[str]:
             mine = Random(number).sample(ids, len(ids))
             batches = [mine[start : start + 20] for start in range(0, 60, 20)]
-            return [one.task_id for batch in batches for one in ledger.claims.claim(batch, by=worker.id)]
+            return [one.task_id for batch in batches for one in ledger.claims.claim(batch, by=workers[number].id)]
 
         granted = [task_id for answer in at_once(8, claim) for task_id in answer]
 
