@@ -17,7 +17,7 @@ WorkqError
 │   │   └── LedgerReplaced           the SQLite file was deleted or replaced under this process
 │   ├── BrokerUnavailable            hints cannot be sent or fetched; the sweep relays them later
 │   └── InFlightUnavailable          Redis did not answer: hold nothing, ack nothing
-├── LeaseLost                        this incarnation is not live (any more): stop claiming, let handlers end
+├── LeaseLost                        a store knows no live lease of this incarnation: stop claiming
 ├── VerificationFailed (ValueError)  a request is no webhook of who has the secret
 ├── NotInTask (RuntimeError)         current() was called outside of a handler
 ├── SoftTimeLimit                    raised inside a handler that exceeds time_limit_s
@@ -118,9 +118,10 @@ class InFlightUnavailable(Unavailable):
 
 
 class LeaseLost(WorkqError):
-    """This incarnation was reaped, or has no lease now. Stop claiming; running handlers may end, as late results.
+    """A store knows no live lease of this incarnation: nothing was held or claimed.
 
-    A worker that is told so by a claim or a hold beats at once, and learns which of both it is.
+    In answer to a claim or a hold that may pass: the worker beats at once, and has a lease again. In answer to a beat it
+    is the end: the incarnation was reaped. Running handlers may end, as late results.
     """
 
 

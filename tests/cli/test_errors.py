@@ -364,7 +364,7 @@ class TestSurroundings:
 def test_a_host_clock_that_cannot_be_right_is_told_and_the_ledgers_decides(
     tmp_path: Path, postgres_server: PostgreSQL
 ) -> None:
-    """B18: what a host in 1970 or 2100 enqueues is due now, because PostgreSQL says when now is."""
+    """What a host in 1970 or 2100 enqueues is due now, because PostgreSQL says when now is."""
     if shutil.which("faketime") is None:
         pytest.fail("the tool faketime is missing; run: make servers")
     (tmp_path / "shop.py").write_text(SHOP)

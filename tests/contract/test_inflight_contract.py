@@ -101,7 +101,7 @@ class TestRedis(InFlightContract):
         assert admin.zscore(lost, "last") is not None
 
     def test_at_rest_only_the_epoch_is_left(self, world: World, admin: redis.Redis) -> None:
-        """I11: nothing accumulates, key by key."""
+        """Nothing accumulates, key by key."""
         ada, bob = world.worker("ada"), world.worker("bob")
         namespace = next(key for key in admin.scan_iter("*:leases") if admin.zscore(key, "ada")).removesuffix("leases")
         entries = world.entries(5)
@@ -168,7 +168,7 @@ def wipe_redis(admin: Any, namespace: str) -> None:
 
 
 def disagreements(admin: Any, namespace: str) -> list[str]:
-    """I12: each entry of a hash is in the index of its holder, and each entry of an index is in its hash."""
+    """Each entry of a hash is in the index of its holder, and each entry of an index is in its hash."""
     in_hashes: set[tuple[str, str]] = set()
     in_indexes: set[tuple[str, str]] = set()
     for key in admin.scan_iter(f"{{{namespace}}}:*", count=1000):

@@ -1,4 +1,4 @@
-"""L1: whoever should take the log does not: a pipe that is full, a handler of the application that never returns."""
+"""Whoever should take the log does not: a pipe that is full, a handler of the application that never returns."""
 
 from __future__ import annotations
 

@@ -631,7 +631,7 @@ def test_closing_before_the_connection_is_made_is_bounded() -> None:
 
 
 def test_amqps_verifies_who_answers_and_the_command_line_says_what_to_do(private: Private, authority: Path) -> None:
-    """B11, S13: an unknown authority and a wrong name are refused; neither is passed over in silence."""
+    """An unknown authority and a wrong name are refused; neither is passed over in silence."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

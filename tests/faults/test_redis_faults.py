@@ -500,8 +500,8 @@ def test_either_protocol_can_be_asked_for_in_the_url(server: Redis, protocol: in
 # Nobody learns the password.
 
 
-def test_a_password_appears_in_no_exception(server: Redis, admin: Any, tmp_path: Path) -> None:
-    """S11: neither as it is nor as it stands in the URL, wherever in the chain, and in no traceback."""
+def test_a_password_of_redis_appears_in_no_exception(server: Redis, admin: Any, tmp_path: Path) -> None:
+    """Neither as it is nor as it stands in the URL, wherever in the chain, and in no traceback."""
     written = "c4n4ry-p%2Fw%40%23%3F"
     where = f"127.0.0.1:{server.port}"
     admin.execute_command("ACL", "SETUSER", "known", "on", f">{CANARY}", "~*", "+@all", "-evalsha")
@@ -566,7 +566,7 @@ def open_and_extend(url: str) -> None:
 
 
 def test_rediss_verifies_who_answers(private: Private, authority: Path) -> None:
-    """B11, S13: an unknown authority and a wrong name are refused; neither is passed over in silence."""
+    """An unknown authority and a wrong name are refused; neither is passed over in silence."""
     port = unused_port()
     files = {"cert": "server.pem", "key": "server.key", "ca-cert": "ca.pem"}
     options = [word for name, file in files.items() for word in (f"--tls-{name}-file", str(authority / file))]

@@ -92,7 +92,7 @@ def test_a_wipe_while_a_hundred_tasks_run_reaps_nobody_and_everything_is_held_ag
 def test_keys_of_another_type_under_running_tasks_stop_nothing_and_everything_is_held_again_in_time(
     leg: Leg, admin: Any
 ) -> None:
-    """D1: by another hand, which wrote over the holds of a queue, and over the leases."""
+    """By another hand, which wrote over the holds of a queue, and over the leases."""
     prefix = f"{{{leg.app.settings.namespace}}}:"
     inflight = leg.app.stores.inflight
     held_open(leg, 20)

@@ -119,9 +119,9 @@ def test_only_what_stands_before_the_first_open_record_is_committed() -> None:
     assert life.to_commit() is None
     assert life.close(5)
     assert life.to_commit() == (7, 2)
-    life.committed(7)
+    life.commit_sent(7)
     assert life.to_commit() is None
-    life.not_committed()
+    life.commit_refused()
     assert life.to_commit() == (7, 2)
     assert life.close(9)
     assert life.to_commit() == (10, 2)

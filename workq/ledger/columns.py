@@ -36,7 +36,10 @@ from workq.ledger.engine.instants import Instant
 DIALECTS: Final = ("sqlite", "postgresql", "mysql")
 """Of the ledger's SQL. MariaDB has that of MySQL."""
 FROZEN: Final = 15
-"""The files of this version and of those before it were written by hand. What came with them has no `since`."""
+"""The files of this version and of those before it are history: none is made from the tables any more.
+
+What came with version 15 or before, by hand, has no `since`: it counts as this old.
+"""
 
 
 class _Text(TypeDecorator[str]):

@@ -1,7 +1,9 @@
 """Autopsy: how a child ended, what it leaves, and who pays: the evidence that the ledger gets.
 
-A child that was killed on purpose, or told to end, charges nobody. Otherwise the attempts that had started by its board
-are charged; of those that died for want of memory at once, only the largest process is.
+A child that was told to end charges nobody. Of any other, the evidence names the attempts that had started by its crash
+board, and those for which its supervisor killed it (a hard limit, a cancel by force). Which of them are charged, the
+ledger decides (`ledger/charge.py`). Of processes that died for want of memory at once, one that had used less than
+another is a bystander, and pays for nothing.
 """
 
 from __future__ import annotations
@@ -146,10 +148,10 @@ def evidence_of(child: Child, left: ChildRemains, ending: DeathCause, now: float
     failed = {one.task_id: (_limit_text(one), jitter.uniform(1.0, 4.0)) for one in child.overdue} | {
         one.task_id: ("cancelled by force", 0.0) for one in child.condemned
     }
-    charged = {} if ending.is_ours else {one.task_id: one.attempt for one in left.started}
+    started = {} if ending.is_ours else {one.task_id: one.attempt for one in left.started}
     text = f"process {child.process.pid}: {ending.text}"
     ended = frozenset(one.task_id for one in left.started if one.is_ended)
-    return Evidence(text, charged, failed or None, ending.kind, facts, ended)
+    return Evidence(text, started, failed or None, ending.kind, facts, ended)
 
 
 def _limit_text(one: Started) -> str:
@@ -163,7 +165,7 @@ class Victims:
         self._deaths: list[OpenDeath] = []
 
     def are_awaited(self, death: OpenDeath) -> bool:
-        """Whether others may still die of what it died of: only the largest of them is charged."""
+        """Whether others may still die of what it died of: those that had used less are bystanders."""
         now = time.monotonic()
         self._deaths = [one for one in self._deaths if now - one.died_at < FORGOTTEN_S]
         if not death.is_out_of_memory:

@@ -227,7 +227,7 @@ class Arrivals:
         with self._changed:
             found = [(life, *done) for life in self._lives.values() if (done := life.to_commit()) is not None]
             for life, offset, _ in found:
-                life.committed(offset)
+                life.commit_sent(offset)
         return found
 
     def waiting(self, queue: str) -> int:

@@ -325,7 +325,7 @@ class KafkaConsumer:
         for one in partitions:
             life = self._arrivals.lives.get((one.topic, one.partition))
             if life is not None and (error is not None or one.error is not None):
-                life.not_committed()
+                life.commit_refused()
                 self._commit_at = time.monotonic() + COMMIT_REST_S
 
     def _hold_back(self, handle: Handle) -> None:

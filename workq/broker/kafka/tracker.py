@@ -13,7 +13,7 @@ from collections import deque
 class PartitionLife:
     """From the assignment of a partition until it is revoked, lost, or read from another place."""
 
-    __slots__ = ("_arrived", "_committed", "_done", "_open", "is_over", "is_paused", "out", "place", "queue")
+    __slots__ = ("_arrived", "_done", "_open", "_sent", "is_over", "is_paused", "out", "place", "queue")
 
     def __init__(self, queue: str, place: tuple[str, int]) -> None:
         self.queue = queue
@@ -30,7 +30,8 @@ class PartitionLife:
         self._open: set[int] = set()
         self._done: tuple[int, int | None] | None = None
         """The offset up to which all is done, and the leader epoch of the last record before it."""
-        self._committed: int | None = None
+        self._sent: int | None = None
+        """The offset that was last given to Kafka to commit."""
 
     def begins_anew(self, offset: int) -> bool:
         """Whether a record of this offset cannot follow those that have arrived: the log was read from before them."""
@@ -55,17 +56,17 @@ class PartitionLife:
 
     def to_commit(self) -> tuple[int, int | None] | None:
         """The offset to commit, with the leader epoch of what is before it; None: there is nothing new."""
-        if self._done is None or self._done[0] == self._committed:
+        if self._done is None or self._done[0] == self._sent:
             return None
         return self._done
 
-    def committed(self, offset: int) -> None:
+    def commit_sent(self, offset: int) -> None:
         """This offset is on its way to Kafka."""
-        self._committed = offset
+        self._sent = offset
 
-    def not_committed(self) -> None:
+    def commit_refused(self) -> None:
         """Kafka has not taken it: once more."""
-        self._committed = None
+        self._sent = None
 
     @property
     def open_count(self) -> int:

@@ -9,9 +9,10 @@ itself, so that one which is away does not hide what is wrong with another. Pass
     ledger.py                               and what SQLite, PostgreSQL, MySQL and MariaDB make of it
     rabbitmq.py, management.py              what AMQP tells, and what only the management API does
     kafka.py                                its nodes, topics, rights, and who reads
-    redis.py
+    redis.py, sentinels.py                  the in-flight store, and who makes another Redis the primary
     intakes.py                              ways in for messages, and what their brokers tell of them
     work.py                                 what lies about: overdue tasks, queues that nobody serves, no sweep
+    naming.py                               how many names a finding tells
 
 What loses hints or holds is a warning: the ledger repairs that, and it costs time. What can lose a recorded task, or
 stops the work, is an error.

@@ -1,4 +1,4 @@
-"""Delivering: what came of each delivery that was sent, in the transaction that settles its task.
+"""Settling deliveries: what came of each delivery that was sent, in the transaction that settles its task.
 
 Each attempt is a row, by its task and the number of its claim: a settlement that is repeated writes it once, and one
 that comes late is recorded too, because the receiver has had it; but it decides nothing any more.
