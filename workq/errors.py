@@ -120,8 +120,8 @@ class InFlightUnavailable(Unavailable):
 class LeaseLost(WorkqError):
     """A store knows no live lease of this incarnation: nothing was held or claimed.
 
-    In answer to a claim or a hold that may pass: the worker beats at once, and has a lease again. In answer to a beat it
-    is the end: the incarnation was reaped. Running handlers may end, as late results.
+    In answer to a claim or a hold that may pass: the worker beats at once, and has a lease again. In answer to a beat
+    it is the end: the incarnation was reaped. Running handlers may end, as late results.
     """
 
 
