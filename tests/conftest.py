@@ -59,7 +59,7 @@ settings.register_profile("workq", deadline=None)  # a machine that is busy else
 settings.load_profile("workq")
 
 QUICK: Final = ("cli", "simulation", "unit")
-"""The folders of tests of which none lasts for long."""
+"""The folders that have short tests only."""
 SERVERS = ("rabbitmq", "redis", "postgres", "mysql", "pgbouncer", "kafka", "artemis")
 _used = pytest.StashKey[list[str]]()
 _machine = pytest.StashKey[Standstill]()
@@ -193,10 +193,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _quick_ones_last(items: Sequence[pytest.Item], processes: int) -> list[pytest.Item]:
-    """In the part of each process of a distributed run, which is that much of all in a row.
+    """Put the quick tests at the end of each process's part.
 
-    Who has done its part takes over from the ends of others; so at the end of the run none waits for half a minute of
-    another.
+    Each process of a distributed run gets a contiguous part. A process that has finished takes tests from the end of
+    another's part, so a long test at an end would run while all other processes have nothing left to do.
     """
     quick = [item for item in items if item.path.parent.name in QUICK]
     longer = [item for item in items if item.path.parent.name not in QUICK]

@@ -118,10 +118,10 @@ class InFlightUnavailable(Unavailable):
 
 
 class LeaseLost(WorkqError):
-    """A store knows no live lease of this incarnation: nothing was held or claimed.
+    """A store knows no live lease of this incarnation.
 
-    In answer to a claim or a hold that may pass: the worker beats at once, and has a lease again. In answer to a beat
-    it is the end: the incarnation was reaped. Running handlers may end, as late results.
+    Raised by a hold or after a claim: nothing was held or claimed, and the worker beats at once to learn whether it has
+    a lease. Raised by a beat: the incarnation was reaped. It stops claiming; running handlers may end, as late results.
     """
 
 
