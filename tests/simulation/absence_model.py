@@ -21,7 +21,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tests.simulation.interleavings import Explored, explored, one_fewer
 
@@ -62,7 +65,7 @@ BOUND: Final = 5
 NEVER: Final = -1
 
 
-class State(NamedTuple):
+class State(Struct, frozen=True):
     """One process, what the stores know of it, and what the watch does."""
 
     life: str = "runs"
@@ -96,7 +99,7 @@ class State(NamedTuple):
     def after(self, fault: str) -> State | None:
         """With one such fault less to come; None: there is none left."""
         left = one_fewer(self.left, FAULTS.index(fault))
-        return None if left is None else self._replace(left=left)
+        return None if left is None else replace(self, left=left)
 
     def hears(self, store: int) -> bool:
         """Whether packets of it arrive there: the kernel of a stopped process answers the ledger, and no heartbeat."""
@@ -118,15 +121,15 @@ def steps(s: State, without: frozenset[str], is_prompt: bool) -> Iterator[Step]:
     yield from _faults(s, without)
     for store in (LEDGER, BROKER):
         if s.sign[store] and s.silent[store] >= HEARD[0]:
-            yield f"{STORES[store]} removes its sign", s._replace(sign=put(s.sign, store, False))
+            yield f"{STORES[store]} removes its sign", replace(s, sign=put(s.sign, store, False))
     for store in range(3):
         if not s.link[store]:
             back = put(s.back, store, BACK) if store != INFLIGHT and not s.sign[store] else s.back
-            yield f"way to the {STORES[store]} is back", s._replace(link=put(s.link, store, True), back=back)
+            yield f"way to the {STORES[store]} is back", replace(s, link=put(s.link, store, True), back=back)
     if s.life == "stopped":
-        yield "wakes", s._replace(life="runs", back=(BACK, BACK))
+        yield "wakes", replace(s, life="runs", back=(BACK, BACK))
     if s.life == "dead" and s.beat >= GONE:
-        yield "its lease ends", s._replace(life="reaped")
+        yield "its lease ends", replace(s, life="reaped")
     if not (_is_owing(s, without) or (is_prompt and (s.looked or s.is_decided))):
         yield "tick", _ticked(s, without)
 
@@ -146,7 +149,8 @@ def _is_owing(s: State, without: frozenset[str]) -> bool:
 def _ticked(s: State, without: frozenset[str]) -> State:
     hears = [s.hears(store) for store in range(3)]
     keeps = hears if s.life == "runs" else [hears[LEDGER] and s.sign[LEDGER], False, False]
-    return s._replace(
+    return replace(
+        s,
         dead_for=s.dead_for if s.dead_for == NEVER else min(s.dead_for + 1, BOUND + 1),
         reach=tuple(min(one + 1, GONE) if keeps[store] else 0 for store, one in enumerate(s.reach)),
         silent=tuple(0 if hears[store] or not s.sign[store] else s.silent[store] + 1 for store in (LEDGER, BROKER)),
@@ -167,17 +171,17 @@ def _process(s: State) -> Iterator[Step]:
     for store in (LEDGER, BROKER):
         if s.gives[store] and s.link[store] and not s.sign[store]:
             silent = put(s.silent, store, 0)
-            yield f"signs in the {STORES[store]}", s._replace(sign=put(s.sign, store, True), silent=silent)
+            yield f"signs in the {STORES[store]}", replace(s, sign=put(s.sign, store, True), silent=silent)
     if s.link[INFLIGHT] and s.due == 0:
-        yield "beats", s._replace(beat=0, due=BEAT, has_lease=True)
+        yield "beats", replace(s, beat=0, due=BEAT, has_lease=True)
     if all(s.link):
-        yield "leaves", s._replace(life="left")
+        yield "leaves", replace(s, life="left")
 
 
 def _watch(s: State, without: frozenset[str]) -> Iterator[Step]:
     if s.is_decided:
         if s.sign[LEDGER] and "statement" not in without:
-            yield "ledger refuses", s._replace(is_decided=False, first=NEVER)
+            yield "ledger refuses", replace(s, is_decided=False, first=NEVER)
         else:
             yield "ended early", _ended(s)
         return
@@ -188,7 +192,7 @@ def _watch(s: State, without: frozenset[str]) -> Iterator[Step]:
     if s.looked > 1 and "series" not in without:
         first = NEVER
     if not (is_gone and is_told and is_known):
-        yield "looks", s._replace(first=NEVER, looked=0)
+        yield "looks", replace(s, first=NEVER, looked=0)
         return
     first = 0 if first == NEVER else first
     if s.has_lease or "wiped" in without:
@@ -197,49 +201,52 @@ def _watch(s: State, without: frozenset[str]) -> Iterator[Step]:
     else:
         is_silent = False
     is_over = first >= APART or "twice" in without
-    yield "looks, and it is absent", s._replace(first=first, looked=0, is_decided=is_silent and is_over)
+    yield "looks, and it is absent", replace(s, first=first, looked=0, is_decided=is_silent and is_over)
 
 
 def _ended(s: State) -> State:
     is_false = any(one >= GONE for one in s.reach)
-    return s._replace(life="ended", broken="false" if is_false else "seen" if s.sign[LEDGER] else "")
+    return replace(s, life="ended", broken="false" if is_false else "seen" if s.sign[LEDGER] else "")
 
 
 def _faults(s: State, without: frozenset[str]) -> Iterator[Step]:
     if s.life == "runs":
         if less := s.after("host"):
-            yield "! its host dies", less._replace(life="dead", dead_for=0, reach=(0, 0, 0))
+            yield "! its host dies", replace(less, life="dead", dead_for=0, reach=(0, 0, 0))
         if less := s.after("killed"):
-            yield "! it is killed", less._replace(life="dead", sign=(False, False), reach=(0, 0, 0))
+            yield "! it is killed", replace(less, life="dead", sign=(False, False), reach=(0, 0, 0))
         if less := s.after("stopped"):
-            yield "! it is stopped", less._replace(life="stopped", reach=(s.reach[LEDGER], 0, 0))
+            yield "! it is stopped", replace(less, life="stopped", reach=(s.reach[LEDGER], 0, 0))
         if all(s.gives) and (less := s.after("unsigned")):
-            yield "! it gives no sign in the broker", less._replace(gives=(True, False), sign=(s.sign[LEDGER], False))
+            yield "! it gives no sign in the broker", replace(less, gives=(True, False), sign=(s.sign[LEDGER], False))
     for store in range(3):
         if s.link[store] and (less := s.after("cut")):
-            cut = less._replace(link=put(s.link, store, False), reach=put(s.reach, store, 0))
+            cut = replace(less, link=put(s.link, store, False), reach=put(s.reach, store, 0))
             yield f"! way to the {STORES[store]} is cut", cut
         if less := s.after("restart"):
-            again = less._replace(known=0)
+            again = replace(less, known=0)
             if store != INFLIGHT:
-                again = again._replace(sign=put(s.sign, store, False), back=put(s.back, store, BACK))
+                again = replace(again, sign=put(s.sign, store, False), back=put(s.back, store, BACK))
             yield f"! {STORES[store]} restarts", again
     if less := s.after("missed"):
-        yield "! watch loses a store", less._replace(known=0, first=s.first if "series" in without else NEVER)
+        yield "! watch loses a store", replace(less, known=0, first=s.first if "series" in without else NEVER)
     for store in (LEDGER, BROKER):
         if s.sign[store] and (less := s.after("ended")):
-            yield f"! {STORES[store]} ends a connection", less._replace(sign=put(s.sign, store, False))
+            yield f"! {STORES[store]} ends a connection", replace(less, sign=put(s.sign, store, False))
     if s.life == "runs" and s.due == 0 and s.link[INFLIGHT] and (less := s.after("ended")):
-        yield "! a beat fails", less._replace(due=BEAT if "retry" in without else 0)
+        yield "! a beat fails", replace(less, due=BEAT if "retry" in without else 0)
     if less := s.after("jump"):
         yield (
             "! clock of the in-flight store jumps",
-            less._replace(
-                beat=GONE, known=s.known if "clock" in without else 0, first=s.first if "clock" in without else NEVER
+            replace(
+                less,
+                beat=GONE,
+                known=s.known if "clock" in without else 0,
+                first=s.first if "clock" in without else NEVER,
             ),
         )
     if s.has_lease and (less := s.after("wipe")):
-        yield "! in-flight store is wiped", less._replace(has_lease=False)
+        yield "! in-flight store is wiped", replace(less, has_lease=False)
 
 
 def explore(

@@ -15,9 +15,11 @@ mark for that. `without` names rules that are taken away, to see that each is ne
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tests.simulation.interleavings import Explored, explored, one_fewer
 
@@ -37,8 +39,7 @@ NAMES: Final = ("the producer", "a sweep", "another sweep", "a person")
 DUES: Final[tuple[Due, ...]] = ("now", "later")
 
 
-@dataclass(frozen=True, slots=True)
-class Sender:
+class Sender(Struct, frozen=True):
     """Whoever sends a hint: the producer, a sweep, who has moved the task. `does` is what comes next."""
 
     does: str = "idle"
@@ -47,8 +48,7 @@ class Sender:
     """When the task was due as this one read it."""
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(Struct, frozen=True):
     """One task, and all that know of it."""
 
     is_open: bool = True

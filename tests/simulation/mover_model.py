@@ -15,9 +15,11 @@ Left out, because the simulated worlds have it: holds, leases, claims that race.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tests.simulation.interleavings import Explored, explored, one_fewer
 
@@ -34,8 +36,7 @@ SLACK: Final = 2
 """The age from which a marker speaks of a task."""
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(Struct, frozen=True):
     """One task, and all that knows of it. `producer` and `mover` say what each does next."""
 
     task: str = "none"

@@ -23,6 +23,9 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from tests.simulation.interleavings import Explored, explored, one_fewer
 
 RULES: Final = {
@@ -93,7 +96,7 @@ class Partition(NamedTuple):
         return self._replace(has_owner=False, position=0, unheld=(), has_acked=False, is_new=False)
 
 
-class State(NamedTuple):
+class State(Struct, frozen=True):
     """One task, and all that knows of it."""
 
     partitions: tuple[Partition, ...] = (Partition(), Partition())
@@ -120,12 +123,12 @@ class State(NamedTuple):
     def after(self, fault: str) -> State | None:
         """With one such fault less to come; None: there is none left."""
         left = one_fewer(self.left, FAULTS.index(fault))
-        return None if left is None else self._replace(left=left)
+        return None if left is None else replace(self, left=left)
 
     def having(self, at: int, partition: Partition) -> State:
         """With this partition in the place of another. Their order means nothing."""
         others = self.partitions[:at] + self.partitions[at + 1 :]
-        return self._replace(partitions=tuple(sorted((*others, partition))))
+        return replace(self, partitions=tuple(sorted((*others, partition))))
 
     def published(self, what: str) -> Iterator[State]:
         """It is in one of the partitions."""
@@ -152,7 +155,7 @@ def steps(s: State, without: frozenset[str]) -> Iterator[Step]:
             new._replace(position=one.position, unheld=one.unheld, has_acked=one.has_acked, marked=one.marked)
             for new, one in zip(again, s.partitions, strict=True)
         )
-        yield "! topic is deleted and made again", less._replace(partitions=tuple(sorted(kept)), has_lost=True)
+        yield "! topic is deleted and made again", replace(less, partitions=tuple(sorted(kept)), has_lost=True)
     yield from _holder(s, without)
     yield from _mark(s, without)
 
@@ -160,29 +163,29 @@ def steps(s: State, without: frozenset[str]) -> Iterator[Step]:
 def _publishers(s: State) -> Iterator[Step]:
     match s.publisher:
         case "idle":
-            yield "task is committed", s._replace(task="open", is_due=True, publisher="written")
-            yield "task and row are committed", s._replace(task="open", row="row", is_published=True, publisher="gone")
+            yield "task is committed", replace(s, task="open", is_due=True, publisher="written")
+            yield "task and row are committed", replace(s, task="open", row="row", is_published=True, publisher="gone")
         case "written":
             for then in s.published(HINT):
-                yield "published", then._replace(publisher="sent")
+                yield "published", replace(then, publisher="sent")
         case "sent":
-            yield "stamped", s._replace(is_published=True, is_older=False, publisher="gone")
+            yield "stamped", replace(s, is_published=True, is_older=False, publisher="gone")
         case "gone" if not s.is_published:
-            yield "sweep relays", s._replace(publisher="written")
+            yield "sweep relays", replace(s, publisher="written")
     if s.publisher in ("written", "sent") and (less := s.after("crash")):
-        yield "! publisher dies", less._replace(publisher="gone")
+        yield "! publisher dies", replace(less, publisher="gone")
     if less := s.after("other"):
         for then in less.published(OTHER):
             yield "! another hint is published", then
     if not s.is_due and s.task == "open":
-        yield "task is due", s._replace(is_due=True)
+        yield "task is due", replace(s, is_due=True)
     if s.row == "row" and s.is_due:
         for then in s.published(HINT):
-            yield "mover publishes", then._replace(row="moved")
+            yield "mover publishes", replace(then, row="moved")
     if s.row == "moved":
-        yield "mover deletes", s._replace(row="")
+        yield "mover deletes", replace(s, row="")
         if less := s.after("crash"):
-            yield "! mover dies", less._replace(row="row")
+            yield "! mover dies", replace(less, row="row")
 
 
 def _owner(s: State, at: int, one: Partition, without: frozenset[str]) -> Iterator[Step]:
@@ -204,14 +207,14 @@ def _owner(s: State, at: int, one: Partition, without: frozenset[str]) -> Iterat
     for offset in one.unheld:
         held = one._replace(unheld=tuple(o for o in one.unheld if o != offset), has_acked=True)
         # a live hold stands, and this copy is dropped; what a dead one has is taken over
-        yield "held", s.having(at, held)._replace(hold="live" if s.hold in ("", "dead") else s.hold)
+        yield "held", replace(s.having(at, held), hold="live" if s.hold in ("", "dead") else s.hold)
     if one.has_acked:
         offset = one.position if "prefix" in without else min((*one.unheld, one.position))
         yield "committed", s.having(at, one._replace(committed=offset, has_acked=False))
     if less := s.after("crash"):
         yield "! owner dies", less.having(at, one.left())
         if s.hold in ("live", "giving"):
-            yield "! owner dies with its hold", less.having(at, one.left())._replace(hold="dead")
+            yield "! owner dies with its hold", replace(less.having(at, one.left()), hold="dead")
     if less := s.after("rebalance"):
         yield "! partition goes to another", less.having(at, one.left())
 
@@ -219,47 +222,47 @@ def _owner(s: State, at: int, one: Partition, without: frozenset[str]) -> Iterat
 def _losses(s: State, at: int, one: Partition) -> Iterator[Step]:
     if one.low < one.end and (less := s.after("retention")):
         for low in {one.low + 1, one.end}:
-            yield "! records are removed", less.having(at, one._replace(low=low))._replace(has_lost=True)
+            yield "! records are removed", replace(less.having(at, one._replace(low=low)), has_lost=True)
     if one.low < one.end and (less := s.after("truncation")):
-        yield "! partition is truncated", less.having(at, one._replace(log=one.log[:-1]))._replace(has_lost=True)
+        yield "! partition is truncated", replace(less.having(at, one._replace(log=one.log[:-1])), has_lost=True)
     if not one.has_owner and one.committed != NEVER and (less := s.after("expiry")):
-        yield "! offset expires", less.having(at, one._replace(committed=NEVER))._replace(has_lost=True)
+        yield "! offset expires", replace(less.having(at, one._replace(committed=NEVER)), has_lost=True)
 
 
 def _holder(s: State, without: frozenset[str]) -> Iterator[Step]:
     match s.hold:
         case "live":
             if s.is_due:
-                yield "task runs", s._replace(task="ended")
+                yield "task runs", replace(s, task="ended")
             if less := s.after("busy"):
                 for then in less.published(HINT):
                     yield (
                         "! a hint in its place is published",
-                        then._replace(hold="giving", is_older=s.is_older and "stamp" in without),
+                        replace(then, hold="giving", is_older=s.is_older and "stamp" in without),
                     )
         case "giving":
-            yield "let go", s._replace(hold="")
+            yield "let go", replace(s, hold="")
         case "dead":
-            yield "reaped", s._replace(hold="", is_published=False, is_older=False)
+            yield "reaped", replace(s, hold="", is_published=False, is_older=False)
 
 
 def _mark(s: State, without: frozenset[str]) -> Iterator[Step]:
     is_overdue = s.row != "" and s.is_due and "overdue" not in without
     has_read = all(one.marked != NEVER for one in s.partitions)
-    noted = s._replace(is_older=s.is_published and s.is_due)
+    noted = replace(s, is_older=s.is_published and s.is_due)
     match s.mark:
         case "" if s.task == "open" and "noted_first" in without:
-            yield "mark begins", s._replace(mark="read")
+            yield "mark begins", replace(s, mark="read")
         case "" if s.task == "open" and not is_overdue:
-            yield "mark is noted", noted._replace(mark="noted")
+            yield "mark is noted", replace(noted, mark="noted")
         case "read" if has_read and not is_overdue:
-            yield "mark is noted late", noted._replace(mark="out")
+            yield "mark is noted late", replace(noted, mark="out")
         case "noted" if has_read:
-            yield "mark is out", s._replace(mark="out")
+            yield "mark is out", replace(s, mark="out")
         case "out" if not (s.row and s.is_due):  # where `overdue` is a rule, that is so anyway
             passed = [one.has_passed(without) for one in s.partitions]
             if any(passed) if "every_partition" in without else all(passed):
-                yield "mark has passed", s._replace(mark="passed")
+                yield "mark has passed", replace(s, mark="passed")
         case "passed":
             yield "judged", _judged(s, without)
     if s.mark in ("noted", "read"):
@@ -269,14 +272,14 @@ def _mark(s: State, without: frozenset[str]) -> Iterator[Step]:
 
 
 def _judged(s: State, without: frozenset[str]) -> State:
-    closed = s._replace(
-        mark="", is_older=False, partitions=tuple(sorted(one._replace(marked=NEVER) for one in s.partitions))
+    closed = replace(
+        s, mark="", is_older=False, partitions=tuple(sorted(one._replace(marked=NEVER) for one in s.partitions))
     )
     is_held = s.hold != "" and "holds" not in without
     if is_held or not (s.is_published and s.is_older):
         return closed
     is_false = s.has_copy and not s.has_lost
-    return closed._replace(is_published=False, publisher="gone", broken="false" if is_false else "")
+    return replace(closed, is_published=False, publisher="gone", broken="false" if is_false else "")
 
 
 def explore(faults: Mapping[str, int], *, without: frozenset[str] = frozenset()) -> Explored:
