@@ -505,3 +505,16 @@ def test_the_audit_finds_counts_that_do_not_add_up_and_counts_again(bazaar: Cli)
     assert "succeeded is 90, and its subtasks have 95" in finding["proof"]
     assert mended.json()["repaired"] == {"miscount": 1}
     assert bazaar.look("job", "show", job_id)["succeeded"] == 95
+
+
+@pytest.mark.parametrize("name", ["bazaar.count", "bazaar.count.split"])
+def test_a_job_is_not_enqueued_as_if_it_were_one_of_its_tasks(bazaar: Cli, name: str) -> None:
+    ran = bazaar("enqueue", name, "to=3")
+
+    assert (ran.status, ran.out) == (2, "")
+    assert "bazaar.count is a job, which makes its tasks itself; start it by: workq job run bazaar.count" in ran.err
+    assert bazaar.here("task", "ls", "-o", "json").status != 0, "no ledger was made"
+
+
+def test_what_is_no_id_of_a_job_is_said_so(bazaar: Cli) -> None:
+    assert "nope is not a job id" in bazaar.here("job", "show", "nope").err.replace("'", "")

@@ -184,6 +184,7 @@ def test_interrupted_it_says_how_far_it_came_and_the_same_command_ends_it(
         events = wq.stores.ledger.questions.happened(["manual"], within_s=DAY_S, limit=9)
     noted = [event.detail for event in events if event.detail.get("what") == "db prune"]
     assert sorted((one["task"], one["which"]["is_whole"]) for one in noted) == [(200, True), (1_000, False)]
+    assert {one["why"] for one in noted} == {"pruned by an operator"}
 
 
 def test_a_supervisor_prunes_seldom_and_at_each_pass_while_there_is_more(cli: Cli) -> None:

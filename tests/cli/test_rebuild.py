@@ -91,15 +91,16 @@ class TestRebuild:
         assert sent == []
         assert "7 tasks, 4 hints" in yes.out
 
-    def test_it_is_kept_who_did_it(self, cli: Cli) -> None:
+    def test_it_is_kept_who_did_it_and_why(self, cli: Cli) -> None:
         fill(cli)
-        cli.here("rebuild", "--yes", "-q")
+        cli.here("rebuild", "--yes", "-q", "--why", "a new broker")
 
         with cli.queue() as wq:
             events = wq.stores.ledger.questions.happened(["manual"], within_s=600.0, limit=9)
 
         assert [one.detail["what"] for one in events] == ["rebuild", "rebuild"], "when it began, and when it ended"
         assert all("@" in one.detail["who"] for one in events)
+        assert [one.detail["why"] for one in events] == ["a new broker", "a new broker"]
         assert (events[0].detail["tasks_open"], events[1].detail["tasks"]) == (8, 7)
 
     def test_nothing_open_is_nothing_to_do(self, cli: Cli) -> None:

@@ -257,3 +257,14 @@ def test_a_time_without_a_fraction_is_kept_without_one(cli: Cli) -> None:
 
     assert enqueued == same == "2030-01-02T03:00:00.000Z"
     assert cli.look("task", "show", task_id)["due_at"] == "2030-02-03T05:06:07.250Z"
+
+
+def test_a_reason_says_something_wherever_one_is_taken(cli: Cli) -> None:
+    takers = [path for path, command in commands() if any(one.name == "why" for one in command.params)]
+    assert len(takers) >= 30
+
+    for path in takers:
+        ran = cli.here(*path, "--why", " ")
+        assert (ran.status, ran.out) == (2, ""), path
+        assert "'--why': need some words: they are kept with what was decided" in ran.err, path
+    assert not list(cli.folder.glob("*.db*"))

@@ -11,6 +11,7 @@ import click
 
 from workq.cli import exits
 from workq.cli.exits import ended_by_signals
+from workq.cli.inputs import Words
 from workq.cli.session import Session
 from workq.cli.show import answer, write
 from workq.operations.bulk import Bulk, RateCap, Tally
@@ -45,9 +46,17 @@ def why_or_reason_option(default: str) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         why = click.option(
-            "--why", default=default, show_default=True, metavar="TEXT", help="stored with the tasks", callback=_why
+            "--why",
+            type=Words(),
+            default=default,
+            show_default=True,
+            metavar="TEXT",
+            help="stored with the tasks",
+            callback=_why,
         )
-        formerly = click.option("--reason", hidden=True, is_eager=True, expose_value=False, callback=_formerly)
+        formerly = click.option(
+            "--reason", type=Words(), hidden=True, is_eager=True, expose_value=False, callback=_formerly
+        )
         return formerly(why(function))
 
     return decorate

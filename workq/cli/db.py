@@ -11,7 +11,7 @@ import click
 from workq.cli import exits
 from workq.cli.exits import ended_by_signals
 from workq.cli.group import CommandGroup
-from workq.cli.inputs import Duration, dry_run_option
+from workq.cli.inputs import Duration, dry_run_option, why_option
 from workq.cli.session import Session, pass_session
 from workq.cli.show import Column, answer, record, table, write
 from workq.config import masked
@@ -19,6 +19,7 @@ from workq.ledger import history_trigger
 from workq.ledger.columns import DIALECTS
 from workq.ledger.engine import migrate as schema
 from workq.ledger.engine.database import Database
+from workq.ledger.history import History, who_and_why
 from workq.ledger.schema import SCHEMA_VERSION
 from workq.recovery.retention import prunable_rows, retention_of
 from workq.recovery.retention import prune as remove_old
@@ -87,8 +88,9 @@ def sql(session: Session, dialect: str | None, after: int | None) -> None:
 
 @db.command(examples="workq db history\nworkq db history full")
 @click.argument("kept", required=False, type=click.Choice(["full", "brief"]))
+@why_option("chosen by an operator", "stored in the history")
 @pass_session
-def history(session: Session, kept: str | None) -> None:
+def history(session: Session, kept: str | None, why: str) -> None:
     """How much of a task's life is kept: what is not the happy path (brief), or each move from state to state (full).
 
     The database writes it by a trigger, for all producers and workers, from now on. Each move costs it a second row.
@@ -96,6 +98,9 @@ def history(session: Session, kept: str | None) -> None:
     with _database(session) as database:
         schema.require_current(database)
         changed = kept is not None and history_trigger.keep(database, is_full=kept == "full")
+        if changed:
+            by = {"what": f"db history {kept}", **who_and_why(this_person(), why)}
+            History(database).note("manual", detail=by)
         found = "full" if history_trigger.is_kept(database) else "brief"
     answer(session, {"history": found, "changed": changed}, lambda: write(found))
 
@@ -110,9 +115,10 @@ def history(session: Session, kept: str | None) -> None:
     metavar="7d",
     help="what ended so long ago, whatever the settings say",
 )
+@why_option("pruned by an operator", "stored in the history")
 @dry_run_option("only count; exit 3 when there is anything")
 @pass_session
-def prune(session: Session, older_than_s: float | None, dry_run: bool) -> int:
+def prune(session: Session, older_than_s: float | None, why: str, dry_run: bool) -> int:
     """Remove what is kept no longer, as sweeps do little by little: tasks, events, jobs, webhooks, messages.
 
     By the settings retention_s, dead_retention_s, webhook_body_retention_s and webhook_retention_s. With --older-than,
@@ -134,10 +140,9 @@ def prune(session: Session, older_than_s: float | None, dry_run: bool) -> int:
         finally:
             with ending.held_back():
                 if any(removed.values()):
+                    by = {"what": "db prune", **who_and_why(this_person(), why)}
                     which = {"older_than_s": older_than_s, "is_whole": is_whole}
-                    ledger.history.note(
-                        "manual", detail={"who": this_person(), "what": "db prune", "which": which, **removed}
-                    )
+                    ledger.history.note("manual", detail={**by, "which": which, **removed})
                 if not is_whole:
                     so_far = ", ".join(f"{count} {name}" for name, count in removed.items() if count) or "nothing"
                     session.warn(f"removed so far: {so_far}; the same command goes on with the others")

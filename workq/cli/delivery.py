@@ -77,7 +77,7 @@ def ls(session: Session, /, event_type: str | None, state: str | None, limit: in
     examples="workq webhook delivery show 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f\n"
     "workq webhook delivery show 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f --body",
 )
-@click.argument("delivery_id", metavar="ID", type=TaskId())
+@click.argument("delivery_id", metavar="ID", type=TaskId("delivery"))
 @click.option("--body", "with_body", is_flag=True, help="what is sent, too")
 @pass_session
 def show(session: Session, delivery_id: str, with_body: bool) -> None:
@@ -102,7 +102,7 @@ def show(session: Session, delivery_id: str, with_body: bool) -> None:
 
 
 @delivery.command("retry", examples="workq webhook delivery retry 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f")
-@click.argument("delivery_id", metavar="ID", type=TaskId())
+@click.argument("delivery_id", metavar="ID", type=TaskId("delivery"))
 @dry_run_option("only say whether it would be; exit 3 then")
 @why_option("retried by an operator", "stored in the history")
 @pass_session

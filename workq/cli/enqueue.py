@@ -12,6 +12,7 @@ from workq.cli.inputs import Duration, InstantText, QueueName, arguments, docume
 from workq.cli.session import Session
 from workq.cli.show import answer, write
 from workq.errors import UnknownTask
+from workq.jobs.values import SPLIT
 from workq.values.task import Priority
 
 _EXAMPLES = """
@@ -61,6 +62,8 @@ def enqueue(
         known = app.registry.names()
         hint = nearest(name, known) or f"; it has {', '.join(known[:20]) or 'none'}"
         raise UnknownTask(f"{path} has no task {name[:200]!r}{hint}")
+    if (job := name.removesuffix(SPLIT)) in app.registry.jobs:
+        raise click.UsageError(f"{job} is a job, which makes its tasks itself; start it by: workq job run {job}", ctx)
     if source is not None:
         # JSON may be spread over lines: only what is left of it is measured against the payload's limit
         args, kwargs = document(source, max_bytes=4 * app.settings.payload_max_bytes)

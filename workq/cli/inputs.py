@@ -16,7 +16,7 @@ import click
 from workq.errors import ConfigError
 from workq.values.codec import is_task_id
 from workq.values.lane import check_band
-from workq.values.names import check_queue, check_task_name, seconds_of
+from workq.values.names import check_queue, check_said, check_task_name, seconds_of
 
 _A_RATE_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)", re.ASCII)
@@ -150,6 +150,19 @@ class BandName(click.ParamType[str]):
             self.fail(str(error), param, ctx)
 
 
+class Words(click.ParamType[str]):
+    """A text that says something: a reason."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text, checked."""
+        try:
+            return check_said(value, "why")
+        except ConfigError as error:
+            self.fail(str(error).removeprefix("why: "), param, ctx)
+
+
 class ScheduleName(click.ParamType[str]):
     """The name of a schedule."""
 
@@ -198,14 +211,19 @@ class Choices(click.ParamType[list[str]]):
 
 
 class TaskId(click.ParamType[str]):
-    """The id of a task. Only its form is checked here."""
+    """The id of a task, or of what has ids of the same form. Only that is checked here."""
 
     name = "id"
+
+    def __init__(self, of: str = "task") -> None:
+        self.of = of
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The id in its canonical form."""
         if not is_task_id(str(value).lower()):
-            self.fail(f"{_shown(value)} is not a task id, such as 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f", param, ctx)
+            self.fail(
+                f"{_shown(value)} is not a {self.of} id, such as 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f", param, ctx
+            )
         return str(value).lower()
 
 
@@ -346,8 +364,8 @@ def stacked(*each: Callable[[F], F]) -> Callable[[F], F]:
 def why_option(default: str | None, says: str = "stored") -> Callable[[F], F]:
     """`--why`: a person's reason, which has to be given where there is no default. `says`: where it is told."""
     if default is None:
-        return click.option("--why", required=True, metavar="TEXT", help=says)
-    return click.option("--why", default=default, show_default=True, metavar="TEXT", help=says)
+        return click.option("--why", type=Words(), required=True, metavar="TEXT", help=says)
+    return click.option("--why", type=Words(), default=default, show_default=True, metavar="TEXT", help=says)
 
 
 def yes_option(says: str = "do not ask") -> Callable[[F], F]:

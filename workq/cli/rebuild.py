@@ -11,9 +11,10 @@ import click
 from workq.cli import exits
 from workq.cli.bulk import is_confirmed
 from workq.cli.group import Command
-from workq.cli.inputs import BandName, dry_run_option, yes_option
+from workq.cli.inputs import BandName, dry_run_option, why_option, yes_option
 from workq.cli.session import Session
 from workq.cli.show import Column, answer, table, write
+from workq.ledger.history import who_and_why
 from workq.values.lane import meant
 from workq.values.plural import counted
 
@@ -27,10 +28,11 @@ workq rebuild --yes -o json
 
 @click.command(cls=Command, examples=_EXAMPLES)
 @click.option("--queue", type=BandName(), help="only this one")
+@why_option("rebuilt by an operator", "stored in the history")
 @yes_option()
 @dry_run_option()
 @click.pass_context
-def rebuild(ctx: click.Context, queue: str | None, yes: bool, dry_run: bool) -> int:
+def rebuild(ctx: click.Context, queue: str | None, why: str, yes: bool, dry_run: bool) -> int:
     """Send every hint again: for a broker that came back empty, or a new one.
 
     Every task that is ready or waiting, and that no worker holds, gets a fresh hint, in the order in which they are
@@ -60,7 +62,7 @@ def rebuild(ctx: click.Context, queue: str | None, yes: bool, dry_run: bool) -> 
     stores.broker.check()
     if tasks and not yes and not is_confirmed(session, f"hints for {counted(tasks, 'task')} would be sent again"):
         return exits.REFUSED
-    by = {"who": this_person(), "what": "rebuild", "queue": queue}
+    by = {"what": "rebuild", **who_and_why(this_person(), why), "queue": queue}
     done = Rebuilt()
     told_at = time.monotonic()
 

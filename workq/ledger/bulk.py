@@ -26,7 +26,7 @@ from workq.ledger.engine.id_lists import as_text
 from workq.ledger.engine.states import CLAIMABLE, ENDED, found, guarded
 from workq.ledger.entry import EntryRules, KeyedTask
 from workq.ledger.hint_rows import drop_hints_of
-from workq.ledger.history import History, who_and_why
+from workq.ledger.history import REASON_MAX, History, who_and_why
 from workq.values import codec
 from workq.values.lane import meant
 from workq.values.task import State
@@ -220,7 +220,8 @@ class BulkDecisions:
         """Dead tasks that nobody wants back: cancelled, as `discarded`. Answers which were. Repeatable."""
         t, now = self.database.tables.task, self.database.now
         locked = self._still_dead(task_ids, t.c.id)
-        by, reason = who_and_why(who, f"{DISCARDED}: {why}").values()
+        by, said = who_and_why(who, why).values()
+        reason = f"{DISCARDED}: {said}"[:REASON_MAX]
 
         def discard(tx: Connection) -> list[str]:
             ids = list(tx.execute(locked).scalars())

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, insert
 
 from workq.ledger.engine.database import Database
 from workq.values import codec
+from workq.values.names import check_said
 
 DETAIL_MAX_BYTES = 1 << 20
 REASON_MAX: Final = 200
@@ -51,8 +52,12 @@ class History:
 
 
 def who_and_why(who: str, why: str, *, characters_max: int = REASON_MAX) -> dict[str, str]:
-    """Who has decided, and why (so many characters of it), as both are kept."""
+    """Who has decided, and why (so many characters of it), as both are kept.
+
+    Raises:
+        ConfigError: one of them is no text, or says nothing.
+    """
     return {
-        "who": codec.storable(who, characters_max=REASON_MAX),
-        "why": codec.storable(why, characters_max=characters_max),
+        "who": codec.storable(check_said(who, "who"), characters_max=REASON_MAX),
+        "why": codec.storable(check_said(why, "why"), characters_max=characters_max),
     }

@@ -107,6 +107,19 @@ def check_delay_s(value: object, what: str = "delay_s") -> float:
     return float(value)
 
 
+def check_said(said: object, what: str) -> str:
+    """Who has decided, or why, unchanged.
+
+    Raises:
+        ConfigError: it is no text, or says nothing.
+    """
+    if not isinstance(said, str):
+        raise ConfigError(f"{what}: need a text, got {_shown(said)}")
+    if not said.strip():
+        raise ConfigError(f"{what}: need some words: they are kept with what was decided, for whoever asks later")
+    return said
+
+
 def seconds_of(duration: str) -> float | None:
     """`500ms`, `90s`, `10m`, `2h` or `1d` as seconds; None when it is written in another way."""
     found = _DURATION.fullmatch(duration)

@@ -44,7 +44,7 @@ if_running_option: Final = click.option(
 @click.option("--rate", type=RateText(), metavar="N/s", help="so many items a second, at most")
 @click.option("--spread", type=Duration(), metavar="TIME", help="its items start evenly over so long a time")
 @click.option("--stdin", "form", type=click.Choice(["jsonl", "csv"]), help="its items are standard input, read here")
-@click.option("--into", type=TaskId(), metavar="ID", help="with --stdin: go on with this run, behind what it has")
+@click.option("--into", type=TaskId("job"), metavar="ID", help="with --stdin: go on with this run, behind what it has")
 @click.option("--dry-run", is_flag=True, help="count the items, show the first subtasks, begin nothing")
 @pass_session
 def run(

@@ -27,7 +27,7 @@ from workq.values.plural import counted
     cls=Command,
     examples='workq job pause 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f --why "the search engine moves"',
 )
-@click.argument("job_id", type=TaskId(), metavar="ID")
+@click.argument("job_id", type=TaskId("job"), metavar="ID")
 @why_option(None, "stored, and told by: workq job show")
 @click.option("--force", "is_forced", is_flag=True, help="it is paused at once: what still runs is not waited for")
 @pass_session
@@ -37,7 +37,7 @@ def pause(session: Session, job_id: str, why: str, is_forced: bool) -> None:
 
 
 @click.command("resume", cls=Command, examples="workq job resume 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f")
-@click.argument("job_id", type=TaskId(), metavar="ID")
+@click.argument("job_id", type=TaskId("job"), metavar="ID")
 @why_option("resumed by an operator")
 @pass_session
 def resume(session: Session, job_id: str, why: str) -> None:
@@ -53,7 +53,7 @@ def resume(session: Session, job_id: str, why: str) -> None:
 @click.command(
     "cancel", cls=Command, examples='workq job cancel 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f --why "the wrong index"'
 )
-@click.argument("job_id", type=TaskId(), metavar="ID")
+@click.argument("job_id", type=TaskId("job"), metavar="ID")
 @why_option("cancelled by an operator")
 @click.option("--force", "is_forced", is_flag=True, help="it is cancelled at once: what still runs is not waited for")
 @pass_session
@@ -69,7 +69,7 @@ def cancel(session: Session, job_id: str, why: str, is_forced: bool) -> None:
     examples="""workq job throttle 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f --rate 500/s
     workq job throttle 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f --off""",
 )
-@click.argument("job_id", type=TaskId(), metavar="ID")
+@click.argument("job_id", type=TaskId("job"), metavar="ID")
 @click.option("--rate", type=RateText(), metavar="N/s", help="items a second, at most")
 @click.option("--off", is_flag=True, help="as fast as it can")
 @why_option("throttled by an operator")
@@ -89,7 +89,7 @@ def throttle(ctx: click.Context, job_id: str, rate: float | None, off: bool, why
     examples="""workq job retry 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f
     workq job retry 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f --chunk 1 --if-running queue""",
 )
-@click.argument("job_id", type=TaskId(), metavar="ID")
+@click.argument("job_id", type=TaskId("job"), metavar="ID")
 @click.option("--failed", is_flag=True, expose_value=False, help="its failed items: there is no other way yet")
 @click.option("--chunk", type=WholeNumber(1, CHUNK_MAX), help="items of one subtask; by default as before")
 @click.option("--rate", type=RateText(), metavar="N/s", help="so many items a second, at most")

@@ -134,7 +134,7 @@ def document(found: JobRow) -> dict[str, Any]:
 @click.command("ls", cls=Command, examples="workq job ls --state running -o json")
 @click.option("--state", type=click.Choice([one.value for one in JobState]), help="only those in this state")
 @click.option("--name", metavar="NAME", help="only those of this name")
-@click.option("--in", "parent", type=TaskId(), metavar="ID", help="only those that are nested in this job")
+@click.option("--in", "parent", type=TaskId("job"), metavar="ID", help="only those that are nested in this job")
 @page_options()
 @pass_session
 def ls(
@@ -174,7 +174,7 @@ def ls(
     examples="""workq job show 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f
     workq job show 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f --slowest 5 -o json""",
 )
-@click.argument("job_id", type=TaskId(), metavar="ID")
+@click.argument("job_id", type=TaskId("job"), metavar="ID")
 @click.option("--slowest", type=WholeNumber(0, 1000), default=0, help="and so many of the subtasks that took longest")
 @pass_session
 def show(session: Session, job_id: str, slowest: int) -> None:
@@ -268,7 +268,7 @@ def _source_told(source: dict[str, Any]) -> str:
     examples="""workq job watch 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f
     workq job watch 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f --timeout 1h -o json""",
 )
-@click.argument("job_id", type=TaskId(), metavar="ID")
+@click.argument("job_id", type=TaskId("job"), metavar="ID")
 @click.option("--timeout", type=Duration(), metavar="TIME", help="at most so long; then exit 5")
 @pass_session
 def watch(session: Session, job_id: str, timeout: float | None) -> int:
@@ -299,7 +299,7 @@ def looks(ledger: Ledger, job_id: str, *, timeout_s: float | None, every_s: floa
     examples="""workq job failures 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f -o json
     workq job failures 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f --csv > failed.csv""",
 )
-@click.argument("job_id", type=TaskId(), metavar="ID")
+@click.argument("job_id", type=TaskId("job"), metavar="ID")
 @click.option("--csv", "is_csv", is_flag=True, help="as CSV: item, failures, error")
 @pass_session
 def failures(session: Session, job_id: str, is_csv: bool) -> None:
@@ -328,7 +328,7 @@ def failures(session: Session, job_id: str, is_csv: bool) -> None:
     examples="""workq job results 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f -o json > results.jsonl
     workq job results 01932c07-a0b1-7c3d-8e4f-5a6b7c8d9e0f --csv > results.csv""",
 )
-@click.argument("job_id", type=TaskId(), metavar="ID")
+@click.argument("job_id", type=TaskId("job"), metavar="ID")
 @click.option("--csv", "is_csv", is_flag=True, help="as CSV: item, result, note")
 @pass_session
 def results(session: Session, job_id: str, is_csv: bool) -> None:

@@ -23,7 +23,7 @@ from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, in_order
 from workq.ledger.engine.states import CLAIMABLE, guarded
 from workq.ledger.hint_rows import drop_hints_of
-from workq.ledger.history import REASON_MAX, History, who_and_why
+from workq.ledger.history import History, who_and_why
 from workq.ledger.tasks import Tasks
 from workq.messages.ledger.known_destinations import WELL, policy_in, unknown_destination
 from workq.messages.ledger.letters import Letters, behind
@@ -37,7 +37,6 @@ from workq.messages.values import (
     WhichMessages,
     task_of_message,
 )
-from workq.values import codec
 from workq.values.codec import new_task_id
 from workq.values.plural import counted
 from workq.values.task import State
@@ -271,7 +270,7 @@ class MessageDecisions:
             given = {"b_ids": in_order(str(row.task_id) for row in chosen)}
             mine = among(t.c.id, self.database.dialect), guarded(t.c.state, *CLAIMABLE)
             ids = [str(one) for one in tx.execute(select(t.c.id).where(*mine).with_for_update(), given).scalars()]
-            reason = codec.storable(why, characters_max=REASON_MAX)
+            reason = said["why"]
             ended = {"state": State.CANCELLED, "reason": reason, "settled_at": now(), "live_key": None}
             if ids:
                 tx.execute(update(t).where(*mine).values(ended), {"b_ids": in_order(ids)})

@@ -27,11 +27,10 @@ from workq.ledger import HintRows, Unpublished, waiting
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, in_order
 from workq.ledger.engine.states import CLAIMABLE, guarded
-from workq.ledger.history import REASON_MAX, History, who_and_why
+from workq.ledger.history import History, who_and_why
 from workq.ledger.tasks import Tasks
 from workq.limits.ledger import closing, parked
 from workq.order.ledger.positions import heads
-from workq.values import codec
 from workq.values.codec import new_task_id
 from workq.values.task import NewTask, State
 from workq.webhooks.ledger.deliveries import Deliveries
@@ -239,16 +238,16 @@ class WebhookDecisions:
             NotFound: there is no such endpoint.
         """
         t, now = self.database.tables.task, self.database.now
+        said = who_and_why(who, why)
 
         def discard(tx: Connection) -> int:
             self._require(tx, endpoint_id)
             rows = self._held(tx, endpoint_id, limit)
             tasks = {"b_ids": in_order(row.task_id for row in rows)}
             mine = update(t).where(among(t.c.id, self.database.dialect), guarded(t.c.state, *CLAIMABLE))
-            reason = codec.storable(why, characters_max=REASON_MAX)
-            tx.execute(mine.values(state=State.CANCELLED, reason=reason, settled_at=now(), live_key=None), tasks)
+            tx.execute(mine.values(state=State.CANCELLED, reason=said["why"], settled_at=now(), live_key=None), tasks)
             self._set(tx, [row.id for row in rows], {"state": DeliveryState.CANCELLED.value, "ended_at": now()})
-            self._note(tx, "cancelled", [row.task_id for row in rows], who_and_why(who, why))
+            self._note(tx, "cancelled", [row.task_id for row in rows], said)
             return len(rows)
 
         return self.database.run(discard)
