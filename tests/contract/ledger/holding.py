@@ -76,7 +76,7 @@ class HoldingContract(WebhookSteps):
             ledger.part(WebhookLedger).decisions.enable_endpoint,
         ):
             with pytest.raises(NotFound):
-                call("nobody", who="eve", why="")
+                call("nobody", who="eve", why="no more")
         with pytest.raises(NotFound):
             ledger.part(WebhookLedger).decisions.release_held("nobody", who="ada", why="seen")
 
@@ -145,7 +145,7 @@ class HoldingContract(WebhookSteps):
         endpoints = {one.delivery_id: one.endpoint_id for one in sent_to}
         for claim in claims:
             self.settle(ledger, claim, Delivered(sent(claim, endpoint_id=endpoints[claim.task_id]), Done()))
-        ledger.part(WebhookLedger).decisions.disable_endpoint("b", who="eve", why="")
+        ledger.part(WebhookLedger).decisions.disable_endpoint("b", who="eve", why="no more")
 
         assert [endpoints[one] for one in ledger.part(WebhookLedger).decisions.resendable(ALL)] == ["a"]
         clock.forward(2 * HOUR_S)
