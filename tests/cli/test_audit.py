@@ -72,8 +72,10 @@ def test_a_healthy_queue_is_ok_and_exits_0(quick: Cli) -> None:
 def test_messages_and_ways_in_that_do_not_match_are_findings(quick: Cli) -> None:
     with quick.queue() as wq:
         part, database = wq.stores.ledger.part(MessageLedger), database_of(wq)
-        part.destinations.add_destination(NewDestination("orders", "call", {}, None, DestinationPolicy()))
-        part.intakes.add_intake(NewIntake("in", "kafka", {"topic": "t"}, None, "orders"))
+        part.destinations.add_destination(
+            NewDestination("orders", "call", {}, None, DestinationPolicy()), who="eve@here", why="a test"
+        )
+        part.intakes.add_intake(NewIntake("in", "kafka", {"topic": "t"}, None, "orders"), who="eve@here", why="a test")
         sent = MessageSender(wq).send_many("orders", [{"body": "a", "delay_s": 60}, {"body": "b", "delay_s": 60}])
         healthy = quick("audit", "-o", "json").json()
         t, m, i = database.tables.task, message_tables(database).message, message_tables(database).intake

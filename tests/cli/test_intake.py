@@ -11,6 +11,7 @@ from tests.cli.conftest import Cli
 from workq.messages.intake.values import CancelOf, OffsetMove
 from workq.messages.ledger.sql import MessageLedger
 from workq.messages.values import DestinationPolicy, NewDestination
+from workq.values.incarnation import this_person
 
 CANARY = "geheim-4711"
 URL = f"amqp://app:{CANARY}@127.0.0.1:5672/"
@@ -24,9 +25,23 @@ def test_a_way_in_is_added_shown_and_forgotten_and_its_password_is_never_shown(c
     (cli.folder / "url").write_text(f"{URL}\n")
     with cli.queue() as wq:
         orders = NewDestination("orders", "call", {}, None, DestinationPolicy())
-        wq.stores.ledger.part(MessageLedger).destinations.add_destination(orders)
+        wq.stores.ledger.part(MessageLedger).destinations.add_destination(orders, who="eve@here", why="a test")
 
-    made = cli.here("intake", "add", "mail", "--kind", "amqp", "--url-file", "url", "--queue", "q", "--to", "orders")
+    made = cli.here(
+        "intake",
+        "add",
+        "mail",
+        "--kind",
+        "amqp",
+        "--url-file",
+        "url",
+        "--queue",
+        "q",
+        "--to",
+        "orders",
+        "--why",
+        "mails",
+    )
     other = add(cli, "shop", "--option", "group=g", "-o", "json")
     shown = [cli.here("intake", *one) for one in (("ls",), ("show", "mail"), ("ls", "-o", "json"))]
     refused = cli.here("intake", "rm", "mail")
@@ -44,6 +59,17 @@ def test_a_way_in_is_added_shown_and_forgotten_and_its_password_is_never_shown(c
     assert not any(CANARY in ran.out + ran.err for ran in (made, *shown))
     assert (refused.status, removed.status) == (6, 0)
     assert [one["name"] for one in cli.look("intake", "ls")["intakes"]] == ["shop"]
+    with cli.queue() as wq:
+        events = wq.stores.ledger.questions.happened(["manual"], within_s=600.0, limit=9)
+    assert [event.detail for event in events[1:]] == [
+        {"what": f"intake {what}", "who": this_person(), "why": why}
+        for what, why in (
+            ("mail added", "mails"),
+            ("shop added", "added by an operator"),
+            ("mail removed", "removed by an operator"),
+        )
+    ]
+    assert CANARY not in str(events)
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,18 @@ def test_a_destination_is_added_shown_tried_and_removed_and_its_password_is_neve
 def test_an_edit_changes_what_is_given_alone_and_says_who_and_why(cli: Cli) -> None:
     made = add(cli, "orders", "--url", URL, "--rate", "5/s", "--levels", "5s,30s")
     edit = ("message", "destination", "edit", "orders")
-    cli.here("message", "destination", "add", "mail", "--kind", "call", "--handler", "shop.send")
+    cli.here(
+        "message",
+        "destination",
+        "add",
+        "mail",
+        "--kind",
+        "call",
+        "--handler",
+        "shop.send",
+        "--why",
+        "mails go out again",
+    )
 
     changed = cli.look(*edit, "--rate", "9/s", "--timeout", "3", "--without", "levels", "--why", "they are slow")
     moved = cli.look(*edit, "--option", "folder=/else")
@@ -127,6 +138,8 @@ def test_an_edit_changes_what_is_given_alone_and_says_who_and_why(cli: Cli) -> N
         )
     details = [json.loads(row.detail) for row in found]
     assert [(one["what"], one["why"]) for one in details] == [
+        ("destination orders added", "added by an operator"),
+        ("destination mail added", "mails go out again"),
         ("destination orders edited: levels, rate, timeout_s", "they are slow"),
         ("destination orders edited: folder", "edited by an operator"),
     ]

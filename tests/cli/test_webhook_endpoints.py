@@ -14,6 +14,7 @@ from tests.cli.conftest import Cli
 from tests.contract.given import incarnation
 from workq import WorkQueue
 from workq.outbound.vault import Vault
+from workq.values.incarnation import this_person
 from workq.values.task import Dead, Delivered, Done, Failed, Sent, Settlement
 from workq.webhooks import Webhooks, new_secret
 from workq.webhooks.ledger.sql import WebhookLedger
@@ -172,6 +173,48 @@ def test_no_more_than_five_old_secrets_sign_and_none_when_a_person_says_so(cli: 
     assert [len(one.json()["old_secrets"]) for one in rotated[:5]] == [1, 2, 3, 4, 5]
     assert "5 old secrets of 'acme' still sign; rotate with a shorter grace" in rotated[5].err
     assert (ended.json()["secret"], ended.json()["old_secrets"]) == (newest, [])
+
+
+def test_who_decided_about_an_endpoint_and_why_is_in_the_history_and_nothing_secret_is(cli: Cli) -> None:
+    key = {"WORKQ_SECRET_KEY": Fernet.generate_key().decode()}
+    made = add(cli, "--id", "acme", "--header", f"X-Token={CANARY}", "--why", "a new customer")
+    steps = [
+        (*("edit", "--header", f"X-Token={CANARY}2"), "their token has expired"),
+        (*("rotate", "--secret", SECRET), "a leak"),
+        ("disable", "they are away"),
+        ("enable", "they are back"),
+        ("seal", "a key"),
+        (*("rm", "--yes"), "they have left"),
+    ]
+    for verb, *more, why in steps:
+        given = [] if verb == "seal" else ["acme"]
+        ran = cli("webhook", "endpoint", verb, *given, *more, "--why", why, env=key if verb == "seal" else {})
+        assert ran.status == 0, ran
+    with cli.queue() as wq:
+        endpoints = Webhooks(wq).endpoints
+        endpoints.add(URL, endpoint_id="other", who="ann@web", why="asked for")
+        endpoints.edit("other", topic="news", who="ann@web")
+        endpoints.seal(who="ann@web")  # without a key they are as they were
+        endpoints.remove("other")
+        events = wq.stores.ledger.questions.happened(["manual"], within_s=600.0, limit=99)
+
+    me = this_person()
+    assert [(one.task_id, *one.detail.values()) for one in events] == [
+        (None, f"endpoint {what}", who, why)
+        for what, who, why in (
+            ("acme added", me, "a new customer"),
+            ("acme edited", me, "their token has expired"),
+            ("acme rotated", me, "a leak"),
+            ("acme disabled", me, "they are away"),
+            ("acme enabled", me, "they are back"),
+            ("acme sealed", me, "a key"),
+            ("acme removed", me, "they have left"),
+            ("other added", "ann@web", "asked for"),
+            ("other edited", "ann@web", "edited by a person"),
+            ("other removed", me, "removed by a person"),
+        )
+    ]
+    assert not any(secret in str(events) for secret in (CANARY, made["secret"], SECRET, URL))
 
 
 def test_with_a_key_nothing_secret_is_in_the_ledger(cli: Cli) -> None:

@@ -577,7 +577,9 @@ def test_a_task_over_its_limit_says_how_many_run_and_wait(scene: Scene) -> None:
 
 def test_a_message_says_that_its_destination_rests_or_is_disabled(scene: Scene) -> None:
     part = scene.ledger.part(MessageLedger)
-    part.destinations.add_destination(NewDestination("orders", "call", {}, None, DestinationPolicy()))
+    part.destinations.add_destination(
+        NewDestination("orders", "call", {}, None, DestinationPolicy()), who="eve@here", why="a test"
+    )
     sent = MessageSender(scene.wq).send("orders", "hello")
 
     part.destinations.failed("orders", fault="away", error="no answer")
@@ -597,7 +599,9 @@ def test_a_message_says_that_its_destination_rests_or_is_disabled(scene: Scene) 
 
 def test_a_message_in_the_line_of_its_destination_says_what_it_waits_for(scene: Scene) -> None:
     part = scene.ledger.part(MessageLedger)
-    part.destinations.add_destination(NewDestination("orders", "call", {}, None, DestinationPolicy(concurrency=9)))
+    part.destinations.add_destination(
+        NewDestination("orders", "call", {}, None, DestinationPolicy(concurrency=9)), who="eve@here", why="a test"
+    )
     first, second = MessageSender(scene.wq).send_many("orders", [{"body": "a"}, {"body": "b"}])
     part.destinations.failed("orders", fault="late", error="no confirm", asked_s=600.0)
     scene.ledger.claims.claim([first.task_id, second.task_id], by=scene.me.id)

@@ -75,7 +75,9 @@ ASKS: Final[dict[str, tuple[str, Callable[[Cli], object]]]] = {
 
 def way_in(cli: Cli) -> None:
     with cli.queue() as wq:
-        wq.stores.ledger.part(MessageLedger).intakes.add_intake(NewIntake("orders", "amqp", {"queue": "q"}, None))
+        wq.stores.ledger.part(MessageLedger).intakes.add_intake(
+            NewIntake("orders", "amqp", {"queue": "q"}, None), who="eve@here", why="a test"
+        )
 
 
 def orders(cli: Cli, *, arrived: int = 0, waiting: int = 0) -> None:
@@ -84,7 +86,7 @@ def orders(cli: Cli, *, arrived: int = 0, waiting: int = 0) -> None:
     with cli.queue() as wq:
         ledger = wq.stores.ledger
         new = NewDestination("orders", "call", {}, None, DestinationPolicy())
-        ledger.part(MessageLedger).destinations.add_destination(new)
+        ledger.part(MessageLedger).destinations.add_destination(new, who="eve@here", why="a test")
         sender = MessageSender(wq)
         for _ in range(waiting):
             sender.send("orders", "later", delay_s=3600.0)

@@ -18,7 +18,7 @@ from tests.contract.given import new
 from tests.contract.ledger import LedgerContract
 from tests.contract.ledger.bands import BandsOnServersContract
 from tests.contract.ledger.keys import KeysOnServersContract
-from tests.contract.ledger.messages import new_message
+from tests.contract.ledger.messages import BY, new_message
 from tests.contract.ledger.order import OrderOnServersContract
 from tests.contract.ledger.rules import Walk
 from workq.errors import KeyConflict, LedgerUnavailable
@@ -85,7 +85,7 @@ class TestPostgreSQL(
     def test_a_transaction_that_cannot_see_what_stands_is_told_so_in_words(self, ledger: Ledger) -> None:
         """On PostgreSQL nothing lets a REPEATABLE READ transaction read what was committed since it began."""
         ledger.part(MessageLedger).destinations.add_destination(
-            NewDestination("orders", "box", {}, None, DestinationPolicy())
+            NewDestination("orders", "box", {}, None, DestinationPolicy()), **BY
         )
         keyed = replace(new(1)[0], key="k")
         engine = create_engine(ledger.database.url, isolation_level="REPEATABLE READ", poolclass=NullPool)
@@ -172,7 +172,7 @@ class TestMariaDB(OnMariaDB, LedgerContract, BandsOnServersContract, KeysOnServe
         self, ledger: Ledger, isolated: Engine
     ) -> None:
         part = ledger.part(MessageLedger)
-        part.destinations.add_destination(NewDestination("orders", "box", {}, None, DestinationPolicy()))
+        part.destinations.add_destination(NewDestination("orders", "box", {}, None, DestinationPolicy()), **BY)
         keyed, message = replace(new(1)[0], key="k"), new_message("a")
         calls: list[Callable[..., object]] = [
             partial(part.recorded.record, [message]),

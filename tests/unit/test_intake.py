@@ -178,8 +178,10 @@ def test_a_batch_whose_recording_failed_or_may_have_stood_is_recorded_once_and_s
 def wq(tmp_path: Path) -> Iterator[WorkQueue]:
     with WorkQueue(ledger=f"sqlite:///{tmp_path / 'workq.db'}") as made:
         part = made.stores.ledger.part(MessageLedger)
-        part.destinations.add_destination(NewDestination("orders", "call", {}, None, DestinationPolicy()))
-        part.intakes.add_intake(NewIntake("in", "amqp", {"queue": "q"}, None, "orders"))
+        part.destinations.add_destination(
+            NewDestination("orders", "call", {}, None, DestinationPolicy()), who="eve@here", why="a test"
+        )
+        part.intakes.add_intake(NewIntake("in", "amqp", {"queue": "q"}, None, "orders"), who="eve@here", why="a test")
         yield made
 
 

@@ -15,11 +15,12 @@ from workq.webhooks import Endpoints
 
 
 class Shop:
-    """A ledger with a task that is ready, one that is cancelled, and a destination."""
+    """A ledger with a task that is ready, one that is cancelled, a destination and an endpoint."""
 
     def __init__(self, wq: WorkQueue) -> None:
         self.wq, self.messages, self.endpoints = wq, Messages(wq), Endpoints(wq)
         self.messages.destinations.add("orders", kind="call", handler="shop.orders")
+        self.endpoints.add("https://example.org/hooks", endpoint_id="acme")
         add = wq.task(name="shop.add")(lambda: None)
         self.ready, self.cancelled = add.enqueue().id, add.enqueue().id
         wq.cancel(self.cancelled, why="not wanted")
@@ -28,7 +29,8 @@ class Shop:
         """All that a person has decided, and what became of it."""
         ledger = self.wq.stores.ledger
         tasks = [(one, self.wq.get(one), ledger.questions.history(one)) for one in (self.ready, self.cancelled)]
-        return repr((tasks, ledger.pauses.all(), self.messages.destinations.get("orders")))
+        others = self.messages.destinations.get("orders"), self.endpoints.get("acme")
+        return repr((tasks, ledger.pauses.all(), others))
 
 
 @pytest.fixture
@@ -44,6 +46,10 @@ DECISIONS: Final[dict[str, Callable[[Shop, Any], object]]] = {
     "revive": lambda shop, why: shop.wq.revive(shop.cancelled, why=why),
     "disable a destination": lambda shop, why: shop.messages.disable("orders", why=why),
     "disable an endpoint": lambda shop, why: shop.endpoints.disable("acme", why=why),
+    "edit an endpoint": lambda shop, why: shop.endpoints.edit("acme", topic="other", why=why),
+    "rotate a secret": lambda shop, why: shop.endpoints.rotate("acme", why=why),
+    "remove an endpoint": lambda shop, why: shop.endpoints.remove("acme", why=why),
+    "add an endpoint": lambda shop, why: shop.endpoints.add("https://example.org/", endpoint_id="b", why=why),
     "discard what is held": lambda shop, why: shop.endpoints.discard("acme", why=why),
 }
 

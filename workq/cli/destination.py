@@ -96,13 +96,14 @@ def _given(given: dict[str, Any], call: Callable[..., Any]) -> dict[str, Any]:
 @click.argument("name", metavar="NAME")
 @click.option("--kind", required=True, metavar="KIND", help="amqp, kafka, stomp, redis, http or call")
 @_options
+@why_option("added by an operator", "stored in the history")
 @pass_session
-def add(session: Session, /, name: str, kind: str, **given: Any) -> None:
+def add(session: Session, /, name: str, kind: str, why: str, **given: Any) -> None:
     """Add a destination. Nothing is contacted: `workq message destination test NAME` does that."""
     options = _given(given, Destinations.add)
     destinations = Destinations(session.queue())
     session.may_make(session.settings())
-    made = document_of(destinations.add(name, kind=kind, **options))
+    made = document_of(destinations.add(name, kind=kind, why=why, **options))
     answer(session, made, lambda: record(list(made.items())))
 
 

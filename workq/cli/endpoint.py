@@ -81,15 +81,16 @@ _options: Final = stacked(
     "--secret", envvar="WORKQ_WEBHOOK_NEW_SECRET", help="whsec_..., or WORKQ_WEBHOOK_NEW_SECRET; made without one"
 )
 @_options
+@why_option("added by an operator", "stored in the history")
 @pass_session
-def add(session: Session, /, target: str, endpoint_id: str | None, secret: str | None, **given: Any) -> None:
+def add(session: Session, /, target: str, endpoint_id: str | None, secret: str | None, why: str, **given: Any) -> None:
     """Add an endpoint. Its secret is told here, and never again."""
     endpoints = Endpoints(session.queue())
     options = _given(given)
     options.setdefault("topic", TOPIC)
     options.setdefault("types", ("*",))
     session.may_make(session.settings())
-    made = endpoints.add(target, endpoint_id=endpoint_id, secret=secret, **options)
+    made = endpoints.add(target, endpoint_id=endpoint_id, secret=secret, why=why, **options)
     answer(session, _document(made), lambda: record(list(_document(made).items())))
     session.note("the secret is not shown again: give it to the receiver")
 
@@ -136,15 +137,16 @@ def show(session: Session, endpoint_id: str) -> None:
 @click.argument("endpoint_id", metavar="ID")
 @click.option("--to", "target", metavar="URL", help="another URL, also for what was sent before")
 @_options
+@why_option("edited by an operator", "stored in the history")
 @pass_session
-def edit(session: Session, /, endpoint_id: str, target: str | None, **given: Any) -> None:
+def edit(session: Session, /, endpoint_id: str, target: str | None, why: str, **given: Any) -> None:
     """Change an endpoint: what is given, and from the next attempt on. `--header` and its file replace all headers."""
     options = _given(given)
     if target is None and not options:
         raise click.UsageError("nothing to change; see: workq webhook endpoint edit --help")
     endpoints = Endpoints(session.queue())
     session.stores()
-    found = _document(endpoints.edit(endpoint_id, url=target, **options))
+    found = _document(endpoints.edit(endpoint_id, url=target, why=why, **options))
     answer(session, found, lambda: record(list(found.items())))
 
 
@@ -158,21 +160,22 @@ def edit(session: Session, /, endpoint_id: str, target: str | None, **given: Any
 @click.option(
     "--grace", metavar="1d", default=f"{GRACE_S / 86_400:.0f}d", show_default=True, help="signed with both; 0s: no"
 )
+@why_option("rotated by an operator", "stored in the history")
 @pass_session
-def rotate(session: Session, endpoint_id: str, secret: str | None, grace: str) -> None:
+def rotate(session: Session, endpoint_id: str, secret: str | None, grace: str, why: str) -> None:
     """Give it another secret. For some time its requests are signed with both, so that nobody is in a hurry."""
     grace_s = seconds_of(grace)
     if grace_s is None:
         raise click.UsageError(f"--grace: {grace[:60]!a} is no duration; write 12h or 2d")
     session.stores()
-    made = _document(Endpoints(session.queue()).rotate(endpoint_id, secret=secret, grace_s=grace_s))
+    made = _document(Endpoints(session.queue()).rotate(endpoint_id, secret=secret, grace_s=grace_s, why=why))
     answer(session, made, lambda: record(list(made.items())))
     session.note("the secret is not shown again: give it to the receiver")
 
 
 @endpoint.command("disable", examples='workq webhook endpoint disable acme --why "they are moving"')
 @click.argument("endpoint_id", metavar="ID")
-@why_option(None, "stored, and shown with the endpoint")
+@why_option(None, "stored in the history, and shown with the endpoint")
 @pass_session
 def disable(session: Session, endpoint_id: str, why: str) -> None:
     """Send nothing there any more, from now on. What is open, and what is sent meanwhile, is held."""
@@ -184,7 +187,7 @@ def disable(session: Session, endpoint_id: str, why: str) -> None:
 @endpoint.command("enable", examples="workq webhook endpoint enable acme\nworkq webhook endpoint enable acme --release")
 @click.argument("endpoint_id", metavar="ID")
 @click.option("--release", "is_released", is_flag=True, help="send what is held, too")
-@why_option("enabled by an operator", "stored with the endpoint")
+@why_option("enabled by an operator", "stored in the history, and with the endpoint")
 @pass_session
 def enable(session: Session, endpoint_id: str, is_released: bool, why: str) -> None:
     """Send there again, from now on. What is held stays so until it is released or discarded."""
@@ -254,8 +257,9 @@ def _counted(
 @endpoint.command("rm", examples="workq webhook endpoint rm acme\nworkq webhook endpoint rm acme --yes")
 @click.argument("endpoint_id", metavar="ID")
 @yes_option("do not ask; needed where nobody can answer")
+@why_option("removed by an operator", "stored in the history")
 @pass_session
-def rm(session: Session, endpoint_id: str, yes: bool) -> int:
+def rm(session: Session, endpoint_id: str, yes: bool, why: str) -> int:
     """Forget an endpoint with its deliveries. Refused while something is on its way to it.
 
     It asks first; where nobody can answer it needs --yes, and exits with 6 without.
@@ -267,18 +271,19 @@ def rm(session: Session, endpoint_id: str, yes: bool) -> int:
         known = counted(endpoints.known(endpoint_id), "delivery", "deliveries")
         if not is_confirmed(session, f"{endpoint_id} and its {known} would be forgotten"):
             return exits.REFUSED
-    endpoints.remove(endpoint_id)
+    endpoints.remove(endpoint_id, why=why)
     answer(session, {"id": endpoint_id, "removed": True}, lambda: write("removed"))
     return exits.DONE
 
 
 @endpoint.command("seal", examples="workq webhook endpoint seal")
+@why_option("sealed by an operator", "stored in the history")
 @pass_session
-def seal(session: Session) -> None:
+def seal(session: Session, why: str) -> None:
     """Write the secrets of all endpoints anew, with the first key of WORKQ_SECRET_KEY."""
     endpoints = Endpoints(session.queue())
     session.stores()
-    count = endpoints.seal()
+    count = endpoints.seal(why=why)
     is_encrypted = endpoints.vault.has_key
     how = "encrypted" if is_encrypted else "not encrypted: WORKQ_SECRET_KEY is not set"
     answer(

@@ -52,6 +52,7 @@ def intake() -> None:
 @click.option(
     "--option", "others", multiple=True, metavar="NAME=VALUE", help="another one of its kind, JSON or text; repeat it"
 )
+@why_option("added by an operator", "stored in the history")
 @pass_session
 def add(
     session: Session,
@@ -62,6 +63,7 @@ def add(
     url_file: str | None,
     to: str | None,
     others: tuple[str, ...],
+    why: str,
     **more: str | None,
 ) -> None:
     """Add a way in. Nothing is contacted: `workq intake run NAME` does that."""
@@ -75,7 +77,7 @@ def add(
         options["url"] = target
     ways = MessageIntakes(session.queue())
     session.may_make(session.settings())
-    made = asdict(ways.add(name, kind=kind, to=to, **options))
+    made = asdict(ways.add(name, kind=kind, to=to, why=why, **options))
     answer(session, made, lambda: record(list(made.items())))
 
 

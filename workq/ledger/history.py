@@ -50,6 +50,10 @@ class History:
         )
         tx.execute(statement, [{"task_id": task_id} for task_id in task_ids])
 
+    def decided(self, tx: Connection, what: str, *, who: str, why: str) -> None:
+        """One event of no task: a person has decided `what`, which names what was changed and has no value of it."""
+        self.append(tx, "manual", {"what": what, **who_and_why(who, why)})
+
 
 def who_and_why(who: str, why: str, *, characters_max: int = REASON_MAX) -> dict[str, str]:
     """Who has decided, and why (so many characters of it), as both are kept.

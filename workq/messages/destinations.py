@@ -85,6 +85,8 @@ class Destinations:
         failures_max: int = FAILURES_MAX,
         timeout_s: float = TIMEOUT_S,
         levels: str | None = None,
+        why: str = "added by a person",
+        who: str | None = None,
         **options: Any,
     ) -> Destination:
         """Add a destination. Nothing is contacted: `test` does that.
@@ -97,6 +99,8 @@ class Destinations:
             failures_max: a message that was not confirmed in so many attempts is dead.
             timeout_s: for so long a confirm is waited for.
             levels: delays are rounded up to the next of these, such as `5s,10s,30s,1m`; exact without.
+            why: kept in the history.
+            who: kept in the history; `user@host` of the process without it.
             options: those of its kind, such as `url`, `exchange` and `routing_key`.
 
         Raises:
@@ -114,7 +118,8 @@ class Destinations:
             _policy(DestinationPolicy(), policy | {"levels": levels}),
         )
         ledger = self._app.stores.ledger.part(MessageLedger).destinations
-        return _told(ledger.add_destination(new, is_same=self.vault.has_same_url))
+        by = who or this_person()
+        return _told(ledger.add_destination(new, who=by, why=why, is_same=self.vault.has_same_url))
 
     def edit(self, name: str, *, why: str = "edited by a person", who: str | None = None, **given: Any) -> Destination:
         """Change what is given, from the next attempt on, also for what was sent before. Nothing is contacted.

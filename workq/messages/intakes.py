@@ -19,6 +19,7 @@ from workq.messages.kinds import DestinationAddress
 from workq.messages.ledger.sql import MessageLedger
 from workq.messages.values import check_destination_name
 from workq.outbound.vault import Vault
+from workq.values.incarnation import this_person
 
 if TYPE_CHECKING:
     from workq.app import WorkQueue
@@ -56,13 +57,24 @@ class MessageIntakes:
         self._vault = Vault(app.settings.secret_key)
         self._allowed = Allowed.of(app.settings.message_allow, setting=MESSAGE_ALLOW)
 
-    def add(self, name: str, *, kind: str, to: str | None = None, **options: Any) -> MessageIntake:
+    def add(
+        self,
+        name: str,
+        *,
+        kind: str,
+        to: str | None = None,
+        why: str = "added by a person",
+        who: str | None = None,
+        **options: Any,
+    ) -> MessageIntake:
         """Add a way in. Nothing is contacted.
 
         Args:
             name: what `workq intake run` is told.
             kind: `kafka` or `amqp`.
             to: the destination of records that name none; it has to be there.
+            why: kept in the history.
+            who: kept in the history; `user@host` of the process without it.
             options: those of its kind, such as `url`, `topic` and `queue`.
 
         Raises:
@@ -74,7 +86,8 @@ class MessageIntakes:
         ledger = self._app.stores.ledger.part(MessageLedger)
         if to is not None:
             ledger.destinations.required(check_destination_name(to))
-        return _told(ledger.intakes.add_intake(new, is_same=self._vault.has_same_url))
+        by = who or this_person()
+        return _told(ledger.intakes.add_intake(new, who=by, why=why, is_same=self._vault.has_same_url))
 
     def get(self, name: str) -> MessageIntake:
         """One way in.

@@ -79,7 +79,7 @@ class Endpoint:
 
 
 class Endpoints:
-    """The endpoints of an application."""
+    """The endpoints of an application. Who has changed one and why is kept in the history, also when it is removed."""
 
     def __init__(self, app: WorkQueue) -> None:
         self._app = app
@@ -98,6 +98,8 @@ class Endpoints:
         types: Sequence[str] = ("*",),
         secret: str | None = None,
         headers: Mapping[str, str] | None = None,
+        why: str = "added by a person",
+        who: str | None = None,
         **options: Any,
     ) -> Endpoint:
         """Add an endpoint; its secret is in the answer, and nowhere else from then on.
@@ -109,6 +111,8 @@ class Endpoints:
             types: of the events that it wants: `invoice.paid`, `invoice.*`, `*`.
             secret: `whsec_...`; made without one.
             headers: what its requests say beside those of every webhook.
+            why: kept in the history.
+            who: kept in the history; `user@host` of the process without it.
             options: `retry_schedule` (the waits behind the first attempt, the second, ... in seconds; or `growing()`),
                 `concurrency` (requests at once), `rate` (`"10/s"`), `connect_s` and `total_s` (deadlines), `max_age_s`,
                 `ordered` (`endpoint` or `key`: one after the other, in the order in which they were sent), `on_410`
@@ -129,7 +133,8 @@ class Endpoints:
             self.vault.seal(content),
             _options(EndpointOptions(), options),
         )
-        return self._told(self._app.stores.ledger.part(WebhookLedger).endpoints.add_endpoint(new), secret=made)
+        endpoints = self._app.stores.ledger.part(WebhookLedger).endpoints
+        return self._told(endpoints.add_endpoint(new, who=who or this_person(), why=why), secret=made)
 
     def get(self, endpoint_id: str) -> Endpoint:
         """One endpoint.
@@ -156,6 +161,8 @@ class Endpoints:
         topic: str | None = None,
         types: Sequence[str] | None = None,
         headers: Mapping[str, str] | None = None,
+        why: str = "edited by a person",
+        who: str | None = None,
         **options: Any,
     ) -> Endpoint:
         """Change what is given, from the next attempt on, also for what was sent before. See `add`.
@@ -182,11 +189,24 @@ class Endpoints:
             options=_options(row.options, options) if options else None,
         )
         self._app.existing.ledger.part(WebhookLedger).endpoints.change_endpoint(
-            endpoint_id, change, sealed_before=None if sealed is None else row.sealed
+            endpoint_id,
+            change,
+            what="edited",
+            who=who or this_person(),
+            why=why,
+            sealed_before=None if sealed is None else row.sealed,
         )
         return self.get(endpoint_id)
 
-    def rotate(self, endpoint_id: str, *, secret: str | None = None, grace_s: float = GRACE_S) -> Endpoint:
+    def rotate(
+        self,
+        endpoint_id: str,
+        *,
+        secret: str | None = None,
+        grace_s: float = GRACE_S,
+        why: str = "rotated by a person",
+        who: str | None = None,
+    ) -> Endpoint:
         """Give an endpoint another secret, which is in the answer. For `grace_s` requests are signed with both.
 
         The secret that it has and no grace: its old ones no longer sign.
@@ -208,18 +228,23 @@ class Endpoints:
             raise ConfigError(f"{signing} old secrets of {endpoint_id!r} still sign; rotate with a shorter grace")
         sealed = self.vault.seal(Content((Secret(made), *kept), content.headers))
         self._app.existing.ledger.part(WebhookLedger).endpoints.change_endpoint(
-            endpoint_id, EndpointChange(sealed=sealed), sealed_before=row.sealed
+            endpoint_id,
+            EndpointChange(sealed=sealed),
+            what="rotated",
+            who=who or this_person(),
+            why=why,
+            sealed_before=row.sealed,
         )
         return self._told(self._row(endpoint_id), secret=made)
 
-    def seal(self) -> int:
+    def seal(self, *, why: str = "sealed by a person", who: str | None = None) -> int:
         """Write the secrets of all endpoints anew, with the newest key of WORKQ_SECRET_KEY; answers how many."""
-        count = 0
+        count, by = 0, who or this_person()
         for one in self.all():
             row = self._row(one.id)
             sealed = self.vault.seal(self.vault.open(row.sealed))
             self._app.existing.ledger.part(WebhookLedger).endpoints.change_endpoint(
-                one.id, EndpointChange(sealed=sealed), sealed_before=row.sealed
+                one.id, EndpointChange(sealed=sealed), what="sealed", who=by, why=why, sealed_before=row.sealed
             )
             count += 1
         return count
@@ -292,13 +317,16 @@ class Endpoints:
             count += page
         return count
 
-    def remove(self, endpoint_id: str) -> None:
+    def remove(self, endpoint_id: str, *, why: str = "removed by a person", who: str | None = None) -> None:
         """Forget an endpoint, of which nothing is open any more, with its deliveries.
 
         Raises:
             NotFound: there is none of that id. Refused: something is on its way to it.
         """
-        self._app.existing.ledger.part(WebhookLedger).endpoints.remove_endpoint(check_endpoint_id(endpoint_id))
+        by = who or this_person()
+        self._app.existing.ledger.part(WebhookLedger).endpoints.remove_endpoint(
+            check_endpoint_id(endpoint_id), who=by, why=why
+        )
 
     def _row(self, endpoint_id: str) -> EndpointRow:
         found = self._app.existing.ledger.part(WebhookLedger).endpoints.endpoint(check_endpoint_id(endpoint_id))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from sqlalchemy import select
 
 from tests.contract.given import HOUR_S, Clock, at_once
 from tests.contract.ledger.messages import BY, MessageSteps, new_message
@@ -138,13 +135,9 @@ class DestinationsContract(MessageSteps):
             ["message:orders"], by=worker.id, room=5, queues=["workq.messages"]
         )
         assert len(claimed[0]) == 2, "and these had waited for it"
-        e = ledger.database.tables.event
-        told = [
-            row.detail
-            for row in ledger.database.ask(lambda tx: tx.execute(select(e).where(e.c.kind == "manual")).all())
-        ]
-        assert [json.loads(one) for one in told] == [
-            {"what": "destination orders edited: folder", "who": "ann@host", "why": "a test"}
+        assert self.decided(ledger) == [
+            ("destination orders added", "ann@host", "a test"),
+            ("destination orders edited: folder", "ann@host", "a test"),
         ]
 
     def test_there_is_one_destination_of_a_name(self, ledger: Ledger) -> None:
@@ -152,7 +145,10 @@ class DestinationsContract(MessageSteps):
         self.destination(ledger)  # the same, whose commit was lost
         with pytest.raises(Refused, match="is there already"):
             ledger.part(MessageLedger).destinations.add_destination(
-                NewDestination("orders", "box", {"folder": "/else"}, None, DestinationPolicy())
+                NewDestination("orders", "box", {"folder": "/else"}, None, DestinationPolicy()), **BY
             )
         self.destination(ledger, "bills")
         assert [one.name for one in ledger.part(MessageLedger).destinations.all()] == ["bills", "orders"]
+        assert self.decided(ledger) == [
+            (f"destination {name} added", "ann@host", "a test") for name in ("orders", "bills")
+        ]

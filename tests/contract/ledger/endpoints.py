@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
 from tests.contract.given import Clock, at_once
-from tests.contract.ledger.webhook_steps import URL, WebhookSteps, failed, sent
+from tests.contract.ledger.webhook_steps import BY, URL, WebhookSteps, failed, sent
 from workq.errors import NotFound, Refused
+from workq.ledger.history import History
 from workq.ledger.sql import Ledger
 from workq.limits.ledger.limits import Limits
 from workq.values.incarnation import Incarnation
@@ -54,7 +57,10 @@ class EndpointsContract(WebhookSteps):
         [one] = self.send(ledger)
 
         ledger.part(WebhookLedger).endpoints.change_endpoint(
-            "a", EndpointChange(url="https://example.org/v2", options=EndpointOptions(concurrency=1, rate="1/s"))
+            "a",
+            EndpointChange(url="https://example.org/v2", options=EndpointOptions(concurrency=1, rate="1/s")),
+            what="edited",
+            **BY,
         )
 
         parcel = ledger.part(WebhookLedger).deliveries.parcels([one.delivery_id])[one.delivery_id]
@@ -62,7 +68,7 @@ class EndpointsContract(WebhookSteps):
         task = self.task(ledger, self.delivery(ledger, one.delivery_id).task_id)
         assert task.limit == Limit(limit_key("a"), 1, "1/s")
         with pytest.raises(NotFound, match="no endpoint 'b'"):
-            ledger.part(WebhookLedger).endpoints.change_endpoint("b", EndpointChange(url=URL))
+            ledger.part(WebhookLedger).endpoints.change_endpoint("b", EndpointChange(url=URL), what="edited", **BY)
 
     def test_of_two_who_replace_what_is_sealed_one_is_refused(self, ledger: Ledger) -> None:
         self.endpoint(ledger)
@@ -70,7 +76,7 @@ class EndpointsContract(WebhookSteps):
         def replaced(number: int) -> str:
             try:
                 ledger.part(WebhookLedger).endpoints.change_endpoint(
-                    "a", EndpointChange(sealed=f"{number}"), sealed_before="{}"
+                    "a", EndpointChange(sealed=f"{number}"), sealed_before="{}", what="rotated", **BY
                 )
             except Refused:
                 return "refused"
@@ -79,6 +85,7 @@ class EndpointsContract(WebhookSteps):
         answers = at_once(4, replaced)
 
         assert answers.count("refused") == 3
+        assert [one[0] for one in self.decided(ledger)] == ["endpoint a added", "endpoint a rotated"]
         [winner] = set(answers) - {"refused"}
         found = ledger.part(WebhookLedger).endpoints.endpoint("a")
         assert found is not None
@@ -90,11 +97,11 @@ class EndpointsContract(WebhookSteps):
         self.endpoint(ledger)
         [one] = self.send(ledger)
         with pytest.raises(Refused, match="1 delivery to 'a' is open"):
-            ledger.part(WebhookLedger).endpoints.remove_endpoint("a")
+            ledger.part(WebhookLedger).endpoints.remove_endpoint("a", **BY)
         [claim] = self.carried(ledger, worker, [one])
         self.settle(ledger, claim, Delivered(sent(claim), Done()))
 
-        ledger.part(WebhookLedger).endpoints.remove_endpoint("a")
+        ledger.part(WebhookLedger).endpoints.remove_endpoint("a", **BY)
 
         assert (
             ledger.part(WebhookLedger).endpoints.endpoint("a"),
@@ -102,7 +109,84 @@ class EndpointsContract(WebhookSteps):
         ) == (None, None)
         assert ledger.part(WebhookLedger).deliveries.attempts(one.delivery_id) == []
         with pytest.raises(NotFound):
-            ledger.part(WebhookLedger).endpoints.remove_endpoint("a")
+            ledger.part(WebhookLedger).endpoints.remove_endpoint("a", **BY)
+
+    def test_what_a_person_has_decided_about_an_endpoint_outlives_it(self, ledger: Ledger) -> None:
+        part = ledger.part(WebhookLedger)
+        edit = EndpointChange(url=f"{URL}/v2", types=("invoice.*",), options=EndpointOptions(rate="1/s"))
+        twice = range(2)  # again, as after a commit that was lost: nothing changes, and nothing is told
+
+        for _ in twice:
+            self.endpoint(ledger)
+        for _ in twice:
+            part.endpoints.change_endpoint("a", edit, what="edited", who="ann", why="they have moved")
+        for _ in twice:
+            part.endpoints.change_endpoint(
+                "a", EndpointChange(sealed="{1}"), what="rotated", who="bob", why="a leak", sealed_before="{}"
+            )
+        for _ in twice:
+            part.decisions.disable_endpoint("a", who="ann", why="they are away")
+        for _ in twice:
+            part.decisions.enable_endpoint("a", who="bob", why="they are back")
+        part.endpoints.remove_endpoint("a", who="ann", why="they have left")
+
+        assert part.endpoints.endpoint("a") is None
+        assert self.decided(ledger) == [
+            ("endpoint a added", "eve@host", "a test"),
+            ("endpoint a edited", "ann", "they have moved"),
+            ("endpoint a rotated", "bob", "a leak"),
+            ("endpoint a disabled", "ann", "they are away"),
+            ("endpoint a enabled", "bob", "they are back"),
+            ("endpoint a removed", "ann", "they have left"),
+        ]
+
+    def test_a_refused_decision_about_an_endpoint_leaves_no_event(self, ledger: Ledger) -> None:
+        part = ledger.part(WebhookLedger)
+        self.endpoint(ledger)
+        self.send(ledger)
+        before = self.decided(ledger)
+        change, stale = part.endpoints.change_endpoint, EndpointChange(sealed="{1}")
+        calls: list[Callable[[], object]] = [
+            partial(self.endpoint, ledger, url="https://example.org/other"),
+            partial(change, "b", EndpointChange(url=URL), what="edited", **BY),
+            partial(change, "a", stale, what="rotated", sealed_before="{2}", **BY),
+            partial(part.decisions.disable_endpoint, "b", **BY),
+            partial(part.decisions.enable_endpoint, "b", **BY),
+            partial(part.endpoints.remove_endpoint, "a", **BY),
+            partial(part.endpoints.remove_endpoint, "b", **BY),
+        ]
+
+        for call in calls:
+            with pytest.raises((NotFound, Refused)):
+                call()
+
+        assert self.decided(ledger) == before == [("endpoint a added", "eve@host", "a test")]
+
+    def test_a_decision_about_an_endpoint_stands_together_with_its_event_or_not_at_all(
+        self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        part = ledger.part(WebhookLedger)
+        for name in ("a", "b"):
+            self.endpoint(ledger, name)
+        part.decisions.disable_endpoint("b", **BY)
+        before = self.everything(ledger.database)
+        calls: list[Callable[[], object]] = [
+            partial(self.endpoint, ledger, "c"),
+            partial(part.endpoints.change_endpoint, "a", EndpointChange(topic="other"), what="edited", **BY),
+            partial(part.decisions.disable_endpoint, "a", **BY),
+            partial(part.decisions.enable_endpoint, "b", **BY),
+            partial(part.endpoints.remove_endpoint, "a", **BY),
+        ]
+
+        def broken(*_: object, **__: object) -> None:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(History, "append", broken)
+        for call in calls:
+            with pytest.raises(ZeroDivisionError):
+                call()
+
+        assert self.everything(ledger.database) == before
 
     def test_failures_in_a_row_are_counted_until_one_arrives(
         self, ledger: Ledger, worker: Incarnation, clock: Clock
@@ -244,6 +328,7 @@ class EndpointsContract(WebhookSteps):
         row = ledger.part(WebhookLedger).endpoints.endpoint("a")
         assert row is not None
         assert (row.state, row.who, row.why) == (EndpointState.DISABLED, "workq", "the receiver has answered 410 Gone")
+        assert [one[0] for one in self.decided(ledger)] == ["endpoint a added"], "no person has disabled it"
         assert ledger.part(WebhookLedger).decisions.hold_deliveries(limit=9) == 1
         assert self.delivery(ledger, sent_to[1].delivery_id).state is DeliveryState.HELD
 
@@ -263,6 +348,7 @@ class EndpointsContract(WebhookSteps):
 
         assert states == [(1, "enabled"), (18, "enabled"), (19, "enabled"), (20, "disabled")]
         assert "nothing has arrived for 12" in whys[-1]
+        assert "endpoint a disabled" not in [one[0] for one in self.decided(ledger)]
 
     def test_many_failures_within_days_disable_nobody_yet(
         self, ledger: Ledger, worker: Incarnation, clock: Clock

@@ -24,7 +24,7 @@ from workq.values.task import Done, State
 class IntakesContract(MessageSteps):
     def way_in(self, ledger: Ledger, name: str = "in") -> TakenRecords:
         part = ledger.part(MessageLedger)
-        part.intakes.add_intake(NewIntake(name, "kafka", {"topic": "t"}, None, "orders"))
+        part.intakes.add_intake(NewIntake(name, "kafka", {"topic": "t"}, None, "orders"), **BY)
         return part.taken
 
     def intake(self, ledger: Ledger, name: str = "in") -> IntakeRow:
@@ -39,8 +39,8 @@ class IntakesContract(MessageSteps):
         taken.take_partition("in", "t", 0, owner="a")
 
         with pytest.raises(Refused, match="intake 'in' is there already"):
-            intakes.add_intake(NewIntake("in", "kafka", {"topic": "other"}, None))
-        intakes.add_intake(NewIntake("next", "amqp", {"queue": "q"}, None))
+            intakes.add_intake(NewIntake("in", "kafka", {"topic": "other"}, None), **BY)
+        intakes.add_intake(NewIntake("next", "amqp", {"queue": "q"}, None), **BY)
         assert [one.name for one in intakes.all(limit=1)] == ["in"]
         assert [one.name for one in intakes.all(after="in")] == ["next"]
         assert [(one.topic, one.part, one.owner) for one in intakes.offsets("in")] == [("t", 0, "a")]
@@ -48,6 +48,9 @@ class IntakesContract(MessageSteps):
         assert (intakes.intake("in"), intakes.offsets("in")) == (None, [])
         with pytest.raises(NotFound, match="no intake 'in'"):
             intakes.remove("in", **BY)
+        assert self.decided(ledger) == [
+            (f"intake {what}", "ann@host", "a test") for what in ("in added", "next added", "in removed")
+        ]
 
     def test_records_and_the_positions_behind_them_are_recorded_together(self, ledger: Ledger) -> None:
         self.destination(ledger)

@@ -47,7 +47,7 @@ def new_message(message_id: str | None = None, **facts: Any) -> NewMessage:
 class MessageSteps(Steps):
     def destination(self, ledger: Ledger, name: str = "orders", **policy: Any) -> None:
         new = NewDestination(name, "box", {"folder": "/tmp"}, None, DestinationPolicy(**policy))
-        ledger.part(MessageLedger).destinations.add_destination(new)
+        ledger.part(MessageLedger).destinations.add_destination(new, **BY)
 
     def post(self, ledger: Ledger, *messages: NewMessage) -> list[SentMessage]:
         return ledger.part(MessageLedger).recorded.record(messages or [new_message()])[0]

@@ -135,3 +135,11 @@ class Steps(OnDatabase):
     def noted(ledger: Ledger, task_id: str) -> int:
         """How many events say that a person did something to this task."""
         return [event.kind for event in ledger.questions.history(task_id)].count("manual")
+
+    @staticmethod
+    def decided(ledger: Ledger) -> list[tuple[str, str, str]]:
+        """What people have decided that is of no task, who and why, the oldest first."""
+        events = ledger.questions.happened(["manual"], within_s=30 * 86_400.0, limit=99)
+        told = [one.detail for one in events if one.task_id is None]
+        assert all(one.keys() == {"what", "who", "why"} for one in told)
+        return [(one["what"], one["who"], one["why"]) for one in told]

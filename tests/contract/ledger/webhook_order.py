@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Engine
 
 from tests.contract.given import Clock, at_once
-from tests.contract.ledger.webhook_steps import URL, WebhookSteps, failed, sent, webhook
+from tests.contract.ledger.webhook_steps import BY, URL, WebhookSteps, failed, sent, webhook
 from workq.ledger import Evidence
 from workq.ledger.sql import Ledger
 from workq.limits.ledger.limits import Limits
@@ -132,7 +132,9 @@ class WebhookOrderContract(WebhookSteps):
     def test_another_order_holds_for_what_is_sent_from_then_on(self, ledger: Ledger, worker: Incarnation) -> None:
         self.endpoint(ledger)
         before = [self.send_one(ledger) for _ in range(2)]
-        ledger.part(WebhookLedger).endpoints.change_endpoint("a", EndpointChange(options=BY_ENDPOINT))
+        ledger.part(WebhookLedger).endpoints.change_endpoint(
+            "a", EndpointChange(options=BY_ENDPOINT), what="edited", **BY
+        )
         after = [self.send_one(ledger) for _ in range(2)]
 
         turns = [self.carries(claim) for claim in self.their_turn(ledger, worker, [*before, *after])]
@@ -369,7 +371,7 @@ class WebhookOrderContract(WebhookSteps):
     def test_the_url_may_change_while_they_wait(self, ledger: Ledger, worker: Incarnation) -> None:
         self.endpoint(ledger, options=BY_ENDPOINT)
         ids = [self.send_one(ledger) for _ in range(2)]
-        ledger.part(WebhookLedger).endpoints.change_endpoint("a", EndpointChange(url=f"{URL}/v2"))
+        ledger.part(WebhookLedger).endpoints.change_endpoint("a", EndpointChange(url=f"{URL}/v2"), what="edited", **BY)
 
         assert {one.url for one in ledger.part(WebhookLedger).deliveries.parcels(ids).values()} == {f"{URL}/v2"}
         assert self.arrivals(ledger, worker, ids) == ids

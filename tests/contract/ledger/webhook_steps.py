@@ -24,6 +24,7 @@ from workq.webhooks.values import (
 )
 
 ALL = WhichDeliveries()
+BY: dict[str, Any] = {"who": "eve@host", "why": "a test"}
 URL = "https://example.org/hooks"
 BODY = '{"type":"invoice.paid","timestamp":"2026-11-23T12:00:00+00:00","data":{"id":17}}'
 
@@ -58,7 +59,7 @@ class WebhookSteps(Steps):
     def endpoint(ledger: Ledger, endpoint_id: str = "a", **facts: Any) -> EndpointRow:
         given: dict[str, Any] = {"topic": "acme", "url": URL, "types": ("*",), "sealed": "{}"} | facts
         return ledger.part(WebhookLedger).endpoints.add_endpoint(
-            NewEndpoint(endpoint_id, options=given.pop("options", EndpointOptions()), **given)
+            NewEndpoint(endpoint_id, options=given.pop("options", EndpointOptions()), **given), **BY
         )
 
     def send(self, ledger: Ledger, **facts: Any) -> list[SentTo]:

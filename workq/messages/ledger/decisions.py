@@ -411,7 +411,7 @@ class MessageDecisions:
                 )
             tx.execute(delete(d).where(d.c.name == name))
             forget_line(tx, self.database, name)
-            self._history.append(tx, "manual", {"what": f"destination {name} removed", **who_and_why(who, why)})
+            self._history.decided(tx, f"destination {name} removed", who=who, why=why)
 
         self.database.run(forget)
 
@@ -424,7 +424,7 @@ class MessageDecisions:
             if not tx.execute(update(d).where(d.c.name == name, is_other).values(values)).rowcount:
                 self._require(tx, name)
                 return
-            self._history.append(tx, "manual", {"what": f"destination {name} {state}", **who_and_why(who, why)})
+            self._history.decided(tx, f"destination {name} {state}", who=who, why=why)
 
         self.database.run(write)
 

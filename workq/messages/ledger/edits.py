@@ -19,7 +19,7 @@ from workq.errors import Refused
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.id_lists import among, in_order
 from workq.ledger.engine.states import guarded
-from workq.ledger.history import History, who_and_why
+from workq.ledger.history import History
 from workq.messages.ledger.known_destinations import encoded_policy
 from workq.messages.ledger.letters import behind
 from workq.messages.ledger.tables import message_tables
@@ -72,8 +72,7 @@ class DestinationEdits:
                 if row is not None and tuple(row) == (values["options"], values["sealed"], values["policy"]):
                     return  # of a commit that we could not see
                 raise Refused(f"destination {before.name!r} was changed by somebody else in this moment; try again")
-            told = {"what": f"destination {before.name} edited: {what}", **who_and_why(who, why)}
-            self._history.append(tx, "manual", told)
+            self._history.decided(tx, f"destination {before.name} edited: {what}", who=who, why=why)
 
         self.database.run(write)
 

@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 
 from workq.errors import NotFound, Refused
 from workq.ledger.engine.database import Database
-from workq.ledger.history import History, who_and_why
+from workq.ledger.history import History
 from workq.messages.intake.values import IntakeOffset, IntakeRow, NewIntake
 from workq.messages.ledger.known_destinations import IsSame, document_in
 from workq.messages.ledger.tables import message_tables
@@ -27,7 +27,7 @@ class KnownIntakes:
         self.database = database
         self._history = history
 
-    def add_intake(self, new: NewIntake, *, is_same: IsSame = eq) -> IntakeRow:
+    def add_intake(self, new: NewIntake, *, who: str, why: str, is_same: IsSame = eq) -> IntakeRow:
         """Record a way in. Repeatable with the same values. `is_same`: whether two are sealed of the same.
 
         Raises:
@@ -45,8 +45,13 @@ class KnownIntakes:
             **dict.fromkeys(("recorded", "repeated", "cancelled", "quarantined"), 0),
             "created_at": self.database.now(),
         }
+
+        def write(tx: Connection) -> None:
+            tx.execute(insert(i).values(values))
+            self._history.decided(tx, f"intake {new.name} added", who=who, why=why)
+
         try:
-            self.database.run(lambda tx: tx.execute(insert(i).values(values)))
+            self.database.run(write)
         except IntegrityError:
             there = self.intake(new.name)
             mine = new.kind, new.options, new.destination
@@ -115,7 +120,7 @@ class KnownIntakes:
             if not tx.execute(delete(i).where(i.c.name == name)).rowcount:
                 raise _unknown(name)
             tx.execute(delete(o).where(o.c.intake == name))
-            self._history.append(tx, "manual", {"what": f"intake {name} removed", **who_and_why(who, why)})
+            self._history.decided(tx, f"intake {name} removed", who=who, why=why)
 
         self.database.run(forget)
 

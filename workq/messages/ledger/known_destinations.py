@@ -19,6 +19,7 @@ from sqlalchemy.exc import IntegrityError
 
 from workq.errors import NotFound, Refused
 from workq.ledger.engine.database import Database
+from workq.ledger.history import History
 from workq.messages.ledger.tables import message_tables
 from workq.messages.rests import rest_s
 from workq.messages.values import (
@@ -43,10 +44,11 @@ IsSame: TypeAlias = Callable[[str | None, str | None], bool]
 class KnownDestinations:
     """The destinations of messages."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, history: History) -> None:
         self.database = database
+        self._history = history
 
-    def add_destination(self, new: NewDestination, *, is_same: IsSame = eq) -> DestinationRow:
+    def add_destination(self, new: NewDestination, *, who: str, why: str, is_same: IsSame = eq) -> DestinationRow:
         """Record a destination. Repeatable with the same values. `is_same`: whether two are sealed of the same.
 
         Raises:
@@ -65,8 +67,13 @@ class KnownDestinations:
             "created_at": now(),
             "changed_at": now(),
         }
+
+        def write(tx: Connection) -> None:
+            tx.execute(insert(d).values(values))
+            self._history.decided(tx, f"destination {new.name} added", who=who, why=why)
+
         try:
-            self.database.run(lambda tx: tx.execute(insert(d).values(values)))
+            self.database.run(write)
         except IntegrityError:
             there = self.destination(new.name)
             mine = new.kind, new.options, new.policy

@@ -24,7 +24,7 @@ class MessageLedger:
 
     def __init__(self, ledger: Ledger) -> None:
         database = ledger.database
-        self.destinations = KnownDestinations(database)
+        self.destinations = KnownDestinations(database, history=ledger.history)
         self.recorded = RecordedMessages(database, tasks=ledger.tasks)
         self.edits = DestinationEdits(database, history=ledger.history)
         self.letters = Letters(database)

@@ -84,7 +84,9 @@ class WebhookDecisions:
 
         def write(tx: Connection) -> None:
             notices = self._counter.switch_off(tx, endpoint_id, who=who, why=why)
-            if not notices:
+            if notices:
+                self._history.decided(tx, f"endpoint {endpoint_id} disabled", who=who, why=why)
+            else:
                 self._require(tx, endpoint_id)
             self._notices.notice(tx, notices)
 
@@ -114,7 +116,9 @@ class WebhookDecisions:
                 "warned": 0,
             }
             mine = update(e).where(e.c.id == endpoint_id, e.c.state == EndpointState.DISABLED.value)
-            if not tx.execute(mine.values(values)).rowcount:
+            if tx.execute(mine.values(values)).rowcount:
+                self._history.decided(tx, f"endpoint {endpoint_id} enabled", who=who, why=why)
+            else:
                 self._require(tx, endpoint_id)
             closing.reopen(tx, self.database, [limit_key(endpoint_id)], at_once=True)
             count: int = tx.execute(held).scalar_one()

@@ -1,4 +1,6 @@
-"""Endpoints: where webhooks go, as people keep them. Added, changed, looked at, disabled, removed.
+"""Endpoints: where webhooks go, as people keep them. Added, changed, looked at, removed.
+
+Each change leaves an event in the history, in its transaction: what a person has decided, who and why.
 
 What is sealed in a row is written and read by outbound/vault.py alone. A change holds from the next attempt on, also
 for what was sent before it: the URL, the secrets and the schedule are read for each attempt.
@@ -19,6 +21,7 @@ from workq.errors import NotFound, Refused
 from workq.ledger.answers import BEHIND_S
 from workq.ledger.engine.database import Database
 from workq.ledger.engine.states import CLAIMABLE, guarded
+from workq.ledger.history import History, who_and_why
 from workq.limits.ledger import closing
 from workq.limits.ledger.tables import limit_tables
 from workq.values import codec
@@ -43,10 +46,11 @@ _types: Final = msgspec.json.Decoder(tuple[str, ...])
 class KnownEndpoints:
     """The receivers of webhooks."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, history: History) -> None:
         self.database = database
+        self._history = history
 
-    def add_endpoint(self, new: NewEndpoint) -> EndpointRow:
+    def add_endpoint(self, new: NewEndpoint, *, who: str, why: str) -> EndpointRow:
         """Record an endpoint. Repeatable with the same values.
 
         Raises:
@@ -71,6 +75,7 @@ class KnownEndpoints:
                     changed_at=now(),
                 )
             )
+            self._history.decided(tx, f"endpoint {new.id} added", who=who, why=why)
 
         try:
             self.database.run(write)
@@ -117,16 +122,26 @@ class KnownEndpoints:
             query = query.where(e.c.id > after)
         return [endpoint_of(row) for row in self.database.ask(lambda tx: tx.execute(query).all())]
 
-    def change_endpoint(self, endpoint_id: str, change: EndpointChange, *, sealed_before: str | None = None) -> None:
-        """Change what the change names.
+    def change_endpoint(
+        self,
+        endpoint_id: str,
+        change: EndpointChange,
+        *,
+        what: str,
+        who: str,
+        why: str,
+        sealed_before: str | None = None,
+    ) -> None:
+        """Change what the change names; nothing where it is so already. Repeatable.
 
+        `what`: `edited`, `rotated` or `sealed`, for the history.
         `sealed_before`: what is sealed is replaced only while it is still this: two who rotate at once lose no secret.
 
         Raises:
             NotFound: there is no such endpoint. Refused: what is sealed is another by now.
         """
         e, t = webhook_tables(self.database).endpoint, self.database.tables.task
-        values: dict[str, Any] = {"changed_at": self.database.now()}
+        values: dict[str, Any] = {}
         if change.topic is not None:
             values["topic"] = change.topic
         if change.url is not None:
@@ -139,12 +154,15 @@ class KnownEndpoints:
             values["options"] = encoded_options(change.options)
 
         def write(tx: Connection) -> None:
-            row = tx.execute(select(e.c.sealed, e.c.options).where(e.c.id == endpoint_id).with_for_update()).first()
+            row = tx.execute(select(e).where(e.c.id == endpoint_id).with_for_update()).first()
             if row is None:
                 raise NotFound(f"no endpoint {endpoint_id!r}; see: workq webhook endpoint ls")
             if sealed_before is not None and row.sealed not in (sealed_before, change.sealed):
                 raise Refused(f"endpoint {endpoint_id!r} was changed by somebody else in this moment; try again")
-            tx.execute(update(e).where(e.c.id == endpoint_id).values(values))
+            if all(getattr(row, name) == value for name, value in values.items()):
+                return  # also of a commit that we could not see
+            tx.execute(update(e).where(e.c.id == endpoint_id).values(**values, changed_at=self.database.now()))
+            self._history.decided(tx, f"endpoint {endpoint_id} {what}", who=who, why=why)
             if change.options is not None:
                 before = _decoder.decode(row.options)
                 if (before.concurrency, before.rate) != (change.options.concurrency, change.options.rate):
@@ -154,12 +172,13 @@ class KnownEndpoints:
 
         self.database.run(write)
 
-    def remove_endpoint(self, endpoint_id: str) -> None:
+    def remove_endpoint(self, endpoint_id: str, *, who: str, why: str) -> None:
         """Forget an endpoint, of which nothing is open any more, with its deliveries.
 
         Raises:
             NotFound: there is no such endpoint. Refused: something is on its way to it.
         """
+        who_and_why(who, why)  # refused before the first page goes
         tables = webhook_tables(self.database)
         e, d, a = tables.endpoint, tables.delivery, tables.delivery_attempt
         opened = select(func.count()).where(
@@ -188,6 +207,7 @@ class KnownEndpoints:
             tx.execute(delete(e).where(e.c.id == endpoint_id))
             # another of this name begins anew
             closing.reopen(tx, self.database, [limit_key(endpoint_id)], at_once=True)
+            self._history.decided(tx, f"endpoint {endpoint_id} removed", who=who, why=why)
             return False
 
         while self.database.run(forget):

@@ -22,7 +22,7 @@ class WebhookLedger:
     def __init__(self, ledger: Ledger) -> None:
         database, tasks = ledger.database, ledger.tasks
         notices = Notices(database, tasks=tasks)
-        self.endpoints = KnownEndpoints(database)
+        self.endpoints = KnownEndpoints(database, history=ledger.history)
         self.sent = SentWebhooks(database, tasks=tasks)
         self.deliveries = Deliveries(database)
         self.counter = DeliveryCounter(database, notices=notices)
