@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import random
+import re
 import subprocess
 import sys
 import tomllib
@@ -15,6 +16,8 @@ from typing import Final
 import pytest
 
 import workq
+from workq.ledger.schema import Tables
+from workq.slices import every_table
 
 HEAVY = {
     "pika",
@@ -197,6 +200,37 @@ TABLES: Final = {
 }
 """Of each slice. The ticks of schedules are removed with the core's own old rows."""
 CORE: Final = ("broker", "enqueue", "handlers", "inflight", "ledger", "supervisor", "worker")
+SLICE_WORDS: Final = {word for name in TABLES for word in (name, name.removesuffix("s"))}
+ABOUT_SLICES: Final = {
+    "task": {"job_id", "limit_key", "limit_most", "limit_rate", "order_key"},  # what a claim and a settlement decide by
+    "tick": {"schedule"},  # removed with the core's own old rows
+    "marker": {"position"},  # of a broker's line; it has nothing to do with the positions of an order
+}
+"""The columns of the core that are called as a slice or as one of its tables is."""
+WORDS: Final = {
+    "handlers/context.py": {"job"},  # the field of a log record
+    "ledger/engine/cures.py": {"sequence"},  # of PostgreSQL, in one of its messages
+    "ledger/log_lines.py": {"delivery", "endpoint", "job"},  # the fields of an event
+    "ledger/schema.py": {"position", "schedule"},  # columns: ABOUT_SLICES
+    "recovery/retention.py": {  # the names of counts, for what a sweep reports
+        *("delivery", "delivery_attempt", "failed_item", "job", "job_result", "message", "subtask", "webhook"),
+    },
+}
+"""Strings of the core and of the sweep that happen to be the name of a slice's table, and what they are."""
+
+
+@cache
+def _core_tables() -> dict[str, set[str]]:
+    """The tables of the core, each with its columns, without the namespace."""
+    made = Tables("workq", "postgresql").task.metadata.tables.values()
+    return {table.name.removeprefix("workq_"): set(table.columns.keys()) for table in made}
+
+
+@cache
+def _slice_tables() -> frozenset[str]:
+    """The tables of all slices, without the namespace."""
+    made = every_table(Tables("workq", "postgresql")).tables
+    return frozenset(name.removeprefix("workq_") for name in made) - _core_tables().keys()
 
 
 def test_the_tables_of_a_slice_are_written_in_its_folder_and_nowhere_else() -> None:
@@ -206,14 +240,13 @@ def test_the_tables_of_a_slice_are_written_in_its_folder_and_nowhere_else() -> N
     for path in package.rglob("*.py"):
         for node in ast.walk(_tree(path)):
             match node:
-                case ast.Call(func=ast.Attribute(attr="table", value=ast.Name(id="space")), args=[ast.Constant(), *_]):
-                    table = ast.literal_eval(node.args[0])
+                case ast.Call(func=ast.Attribute(attr="table"), args=[ast.Constant(value=str(table)), *_]):
                     written.setdefault(path.relative_to(package).parts[0], set()).add(table)
 
     core = written.pop("ledger")
     assert written == TABLES
-    assert len(core) > 10
-    assert not core & set().union(*TABLES.values())
+    assert core == _core_tables().keys()
+    assert set().union(*TABLES.values()) == _slice_tables()
 
 
 def test_the_core_names_no_table_of_a_slice() -> None:
@@ -228,6 +261,43 @@ def test_the_core_names_no_table_of_a_slice() -> None:
     ]
 
     assert named == []
+
+
+def test_no_string_of_the_core_names_a_table_of_a_slice() -> None:
+    """Neither alone, as `job`, nor with the namespace before it, as `workq_job` or `{namespace}_job`."""
+    package = Path(workq.__file__).parent
+    any_table = "|".join(sorted(_slice_tables()))
+    in_full = re.compile(rf"(?:\bworkq_|(?<!\w)_)({any_table})\b")
+    alone: dict[str, set[str]] = {}
+    named = []
+    for path in (path for part in (*CORE, "recovery") for path in (package / part).rglob("*.py")):
+        where = path.relative_to(package).as_posix()
+        for text in _strings(_tree(path)):
+            if text in _slice_tables():
+                alone.setdefault(where, set()).add(text)
+            named += [f"{where}: {found[0]}" for found in in_full.finditer(text)]
+
+    assert named == []
+    assert alone == WORDS
+
+
+def _strings(tree: ast.Module) -> Iterator[str]:
+    """The strings of a module, the constant parts of an f-string too; no docstrings."""
+    documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented:
+            yield node.value
+
+
+def test_no_table_of_the_core_is_called_as_a_slice_is() -> None:
+    words = SLICE_WORDS | _slice_tables()
+    columns = {
+        table: {column for column in columns if words & {column, *column.split("_")}}
+        for table, columns in _core_tables().items()
+    }
+
+    assert [table for table in _core_tables() if words & {table, *table.split("_")}] == []
+    assert {table: found for table, found in columns.items() if found} == ABOUT_SLICES
 
 
 PUBLISHERS: Final = (
