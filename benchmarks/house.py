@@ -75,12 +75,12 @@ def figures(root: Path) -> dict[str, str]:
         raise FileNotFoundError(f"no package workq below {root}")
     sys.path.insert(0, str(root))
     files = _modules(root)
-    lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in files}
+    lines = lengths(root)
     runtime = [path for path in files if path.relative_to(root).parts[1] not in LABORATORY]
     contracts = _contracts(root)
     graph = grimp.build_graph("workq", exclude_type_checking_imports=True, cache_dir=None)
     found, public = doubles(root), public_names(root)
-    sizes = _public_sizes()
+    sizes = public_sizes()
     largest = max(sizes, key=lambda name: sizes[name])
     return {
         "lines in workq/": f"{sum(lines.values()):,}",
@@ -96,6 +96,11 @@ def figures(root: Path) -> dict[str, str]:
         "public names of the ledger": str(max(sizes.get(name, 0) for name in LEDGERS)),
         "public names of the largest class": f"{sizes[largest]} ({largest})",
     }
+
+
+def lengths(root: Path) -> dict[Path, int]:
+    """The lines of each module."""
+    return {path: len(path.read_text(encoding="utf-8").splitlines()) for path in _modules(root)}
 
 
 def doubles(root: Path) -> Doubles:
@@ -189,7 +194,7 @@ def _part(module: str, heights: Mapping[str, tuple[int, bool]]) -> str | None:
     return next((part for part in heights if module == part or module.startswith(f"{part}.")), None)
 
 
-def _public_sizes() -> dict[str, int]:
+def public_sizes() -> dict[str, int]:
     """Public names of each class of workq: defined, set in `__init__`, or inherited from a class of ours."""
     package = importlib.import_module("workq")
     sizes: dict[str, int] = {}

@@ -1,13 +1,21 @@
-"""The measures of the package's structure, on packages made for them; and that each class name stands once."""
+"""The measures of the package's structure, on packages made for them; and the bounds that the package keeps."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import grimp
 
-from benchmarks.house import ROOT, arrows_up, circles, doubles, public_names
+from benchmarks.house import ROOT, arrows_up, circles, doubles, lengths, public_names, public_sizes
+
+LINES_MAX: Final = 500
+PUBLIC_NAMES_MAX: Final = 30
+ROWS: Final = {
+    "JobRow": "the columns of a job, each one a field: the reference lists them",
+    "Swept": "the counts of one sweep, each one a field: a kind of repair adds a count, and no behaviour",
+}
+"""Classes that may have more public names, and why."""
 
 
 def package(root: Path, **modules: str) -> None:
@@ -17,6 +25,18 @@ def package(root: Path, **modules: str) -> None:
         (folder / "__init__.py").write_text('__all__ = ["Task"]\n' if name == "workq" else "__all__: list[str] = []\n")
     for name, text in modules.items():
         (root / "workq" / f"{name}.py").write_text(text)
+
+
+def test_no_file_of_the_package_is_too_long_to_be_read_at_once() -> None:
+    longer = {str(path.relative_to(ROOT)): count for path, count in lengths(ROOT).items() if count > LINES_MAX}
+
+    assert longer == {}
+
+
+def test_no_class_of_the_package_has_many_public_names_but_for_rows() -> None:
+    larger = {name for name, count in public_sizes().items() if count > PUBLIC_NAMES_MAX}
+
+    assert larger == set(ROWS)
 
 
 def test_a_class_name_stands_once_in_the_package() -> None:
