@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from tests.docs.page import REPOSITORY, blocks, pages, text_of
+from tests.docs.page import REPOSITORY, blocks, pages, prose, text_of
 from tests.docs.stage import HANDLERS, Stage
 
 COMPOSE_URLS: Final = {
@@ -26,6 +27,14 @@ DESTINATION_URLS: Final = {
 }
 """What pages on destinations write, and the fixture of the one server that is meant: the run's own, for all pages."""
 NOT_EXECUTED_MAX: Final = 2
+DRAWINGS: Final = (
+    "README.md",
+    "docs/how-to/run-on-kafka.md",
+    "docs/reference/errors.md",
+    "docs/reference/log.md",
+    "docs/reference/states.md",
+)
+"""Pages with a block of plain text, one each: nobody runs it."""
 
 
 def private_urls(request: pytest.FixtureRequest, page: str) -> Mapping[str, str]:
@@ -75,3 +84,15 @@ def test_almost_no_block_goes_unexecuted() -> None:
     left = [f"{block.place}: {block.reason}" for page in pages() for block in blocks(page) if block.reason]
     print("\n".join([f"{len(left)} blocks are not executed:", *left]))
     assert len(left) <= NOT_EXECUTED_MAX
+
+
+@pytest.mark.parametrize("page", pages())
+def test_a_page_has_no_fence_that_is_not_read(page: str) -> None:
+    """One of tildes, in a list or a quotation, or with more than a language behind it: its block would not be run."""
+    assert [line for line in prose(page).splitlines() if re.match(r"[\s>*+\-\d.)]*(?:`{3}|~{3})", line)] == []
+
+
+def test_plain_text_stands_in_few_places() -> None:
+    found = [block.page for page in pages() for block in blocks(page) if block.language == "text"]
+
+    assert found == list(DRAWINGS)

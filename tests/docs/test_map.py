@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -111,6 +113,35 @@ def test_every_rule_of_the_protocol_names_its_code_and_its_tests() -> None:
         code, _, tests = rule.partition("- tests: ")
         assert "- code: `workq/" in code, number
         assert re.search(r"`tests/[\w/]+\.py::test_\w+`", tests), number
+
+
+@pytest.fixture(scope="module")
+def collected(every_test: frozenset[str] | None) -> frozenset[str]:
+    """The names of all test functions that pytest collects: that one is written in a file does not say that it runs."""
+    return frozenset(name.partition("[")[0].rpartition("::")[2] for name in every_test or _collected())
+
+
+def _collected() -> list[str]:
+    command = [sys.executable, "-m", "pytest", "--collect-only", "--both-legs", "--long", "-q", "tests"]
+    told = subprocess.run(
+        [*command, "-p", "no:randomly", "-p", "no:cacheprovider"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert told.returncode == 0, told.stdout[-3000:] + told.stderr[-1000:]
+    return [line for line in told.stdout.splitlines() if "::" in line]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_test_that_a_page_names_is_collected(page: str, collected: frozenset[str]) -> None:
+    """A contract that no file joins has tests, and none of them runs."""
+    named = {name.rpartition(".")[2] for path, name in _NAMED.findall(text_of(page)) if path.startswith("tests/")}
+    tests = {name for name in named if name.startswith("test_")}
+
+    assert tests
+    assert tests - collected == set()
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
