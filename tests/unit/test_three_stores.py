@@ -11,6 +11,7 @@ import pytest
 from msgspec import structs
 
 from tests.contract.given import Clock
+from tests.stores import database_of
 from tests.unit.process import THREADS, Process, opened, tasks
 from workq import State
 from workq.broker import Delivery, Hint
@@ -19,6 +20,7 @@ from workq.handlers.handler import Handler
 from workq.inflight import Entry
 from workq.ledger import Look
 from workq.values.clock import PACE, QUICK_S
+from workq.values.codec import new_task_id
 from workq.values.task import Done
 from workq.worker.fetch.intake import LOOK_EVERY_S
 from workq.worker.fetch.three_stores import GIVE_BACK_AFTER_S
@@ -380,3 +382,27 @@ def test_a_look_at_its_claims_that_takes_long_is_made_more_rarely(
         at += PACE * 2 * QUICK_S
         held.return_forgotten()
         assert len(looks) == 3
+
+
+def test_the_hint_of_an_unknown_id_is_not_dropped_while_another_is_about_to_let_it_go(process: Process) -> None:
+    """The other one has sent this hint for the next look, and holds the id until that is confirmed."""
+    unknown, database = new_task_id(), database_of(process.wq)
+    other = Process(process.wq, is_direct=False, name="host.b007.1.3.other")
+    other.stores.inflight.hold([Entry(unknown, "default")], by=other.me.id)
+    process.stores.broker.publish([Hint("default", (unknown,), looks=1)], deadline_s=5.0)
+
+    def noted() -> list[str]:
+        events = process.stores.ledger.questions.happened(["quarantined"], within_s=86_400.0, limit=9)
+        return [task_id for one in events for task_id in one.detail["tasks"]]
+
+    process.rounds()
+    other.stores.inflight.release([(unknown, "default")], by=other.me.id)
+    for _ in range(3):
+        assert noted() == []
+        database.clock_offset_s += 2 * process.wq.settings.times.beat_s
+        process.rounds()
+        if noted():
+            break
+
+    assert noted() == [unknown]
+    assert process.intake.is_empty

@@ -220,7 +220,8 @@ class ThreeStores(Intake):
                 self._consumer.ack(deliveries)
                 self._unheld = []
             raise
-        elsewhere = self._held_elsewhere([entry.task_id for entry in entries if entry.task_id not in held])
+        missed = [(id_, one.queue, one.looks) for one in deliveries for id_ in one.task_ids if id_ not in held]
+        elsewhere = self._held_elsewhere(missed)
         if elsewhere and not self._publish(elsewhere):
             return  # still unacked: once more in the next round
         self._unheld = []
@@ -282,16 +283,22 @@ class ThreeStores(Intake):
         idle_s = min(FETCH_WAIT_S, max(0.0, self._early[0][0] - self._clock())) if self._early else FETCH_WAIT_S
         return self._dispatch.wait_s(idle_s)
 
-    def _held_elsewhere(self, task_ids: list[str]) -> list[Hint]:
-        """What a live other holds, it runs, and this hint is worth nothing. If it does not run it, look again later.
+    def _held_elsewhere(self, missed: Sequence[tuple[str, str, int]]) -> list[Hint]:
+        """Of (task id, the queue that the hint named, how often it was looked up before): what is to be hinted again.
 
-        That may be a hold that its owner could not release, or will not live to: then this hint is the only one.
+        What a live other holds, it runs, and this hint is worth nothing. If it does not run it, look again later: that
+        may be a hold that its owner could not release, or will not live to, and then this hint is the only one. So it
+        is for an id that is unknown: its owner sends the hint for the next look before it lets the id go.
         """
-        if not task_ids:
+        if not missed:
             return []
+        looks = self._stores.ledger.claims.look([task_id for task_id, _, _ in missed])
         again = HintPages(self._stores.broker.horizon_s)
-        for task_id, look in self._stores.ledger.claims.look(task_ids).items():
-            if look.state in CLAIMABLE:
+        for task_id, queue, seen in missed:
+            look = looks.get(task_id)
+            if look is None:
+                again.add(task_id, queue, pause_s=self._times.beat_s, looks=seen)
+            elif look.state in CLAIMABLE:
                 again.add(task_id, look.queue, due_in_s=look.due_in_s, pause_s=self._times.beat_s)
         return again.hints()
 
