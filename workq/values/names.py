@@ -1,4 +1,5 @@
-"""What may be a name: of a queue, a task, a namespace; a key, a delay, a word of a list, a duration as people write it.
+"""What may be a name: of a queue, a task, a namespace; a key, a delay, a word of a list, a duration as people write it,
+and what a person says of a decision.
 
 Names become parts of tables, broker queues, Redis keys and log lines, so each has a pattern that is safe in all of
 them. ASCII only: two names that look the same are the same. Nothing is ever imported by its name.

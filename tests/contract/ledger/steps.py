@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import pytest
 from msgspec.structs import replace
-from sqlalchemy import Engine, create_engine, select
+from sqlalchemy import Engine, create_engine, select, text
 
 from tests.contract.databases import OnDatabase
 from tests.contract.given import Clock, incarnation, new
@@ -124,6 +125,21 @@ class Steps(OnDatabase):
                 table.name: sorted((tuple(row) for row in connection.execute(select(table))), key=repr)
                 for table in tables_of(database)
             }
+
+    @contextmanager
+    def without_events(self, database: Database) -> Iterator[None]:
+        """The table of events is away meanwhile: whoever writes an event fails."""
+        name = database.tables.event.name
+        self.rename(database, name, f"{name}_away")
+        try:
+            yield
+        finally:
+            self.rename(database, f"{name}_away", name)
+
+    @staticmethod
+    def rename(database: Database, table: str, to: str) -> None:
+        with database.engine.begin() as connection:
+            connection.execute(text(f"ALTER TABLE {table} RENAME TO {to}"))
 
     @staticmethod
     def row(database: Database, task_id: str) -> Any:

@@ -220,8 +220,9 @@ class ThreeStores(Intake):
                 self._consumer.ack(deliveries)
                 self._unheld = []
             raise
-        missed = [(id_, one.queue, one.looks) for one in deliveries for id_ in one.task_ids if id_ not in held]
-        elsewhere = self._held_elsewhere(missed)
+        elsewhere = self._held_elsewhere(
+            [(task_id, one.queue, one.looks) for one in deliveries for task_id in one.task_ids if task_id not in held]
+        )
         if elsewhere and not self._publish(elsewhere):
             return  # still unacked: once more in the next round
         self._unheld = []
